@@ -13,10 +13,9 @@ from pathlib import Path
 from unseen.errors import DataError, StateError
 from unseen.progress import Progress, no_progress
 from unseen.serve.http.auth import MARKER, OLD, TABLE
-from unseen.serve.stream.config import STREAM_ID
-from unseen.serve.stream.folder import exclusive_lock
-from unseen.serve.stream.journal import EDIT, RESTORE, TIP, Tip
-from unseen.serve.stream.snapshots import RESTORED, SnapshotFolder
+from unseen.serve.stream.folder import STREAM_ID, exclusive_lock
+from unseen.serve.stream.journal import TIP, Tip
+from unseen.serve.stream.states import SnapshotFolder
 from unseen.storage.files import sync_folder
 
 
@@ -121,5 +120,5 @@ def _is_whole(target: Path) -> bool:
     with closing(sqlite3.connect(target / "journal.db")) as copy:
         first, last = copy.execute("SELECT ifnull(min(id), 1), ifnull(max(id), 0) FROM entries").fetchone()
         wanted = "SELECT id FROM entries WHERE kind IN (?, ?) AND id > ?"
-        needed = {entry for (entry,) in copy.execute(wanted, (RESTORE, EDIT, newest))}
-    return first <= max(1, newest) <= max(1, last) and needed <= {saved.entry for saved in snapshots.all(RESTORED)}
+        needed = {entry for (entry,) in copy.execute(wanted, ("restore", "edit", newest))}
+    return first <= max(1, newest) <= max(1, last) and needed <= {saved.entry for saved in snapshots.all("restored")}

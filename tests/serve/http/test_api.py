@@ -20,7 +20,7 @@ from unseen.labels import Examples, with_examples
 from unseen.serve.client import Client
 from unseen.serve.http.bodies import FORM, RAW
 from unseen.serve.settings import Limits
-from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.folder import StreamConfig
 from unseen.storage.files import save_tensors
 from unseen.verdicts import FIELDS
 

@@ -20,8 +20,7 @@ from unseen.serve.http.app import create_app
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Limits, Settings
 from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import StreamConfig
-from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.folder import DataFolder, StreamConfig
 from unseen.serve.stream.store import StreamStore
 from unseen.serve.stream.stream import Stream
 

@@ -22,7 +22,7 @@ from unseen.serve.http.events import EventHub, VerdictEvent
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Durability, Settings
 from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.folder import StreamConfig
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 4)

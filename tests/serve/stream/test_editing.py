@@ -14,10 +14,8 @@ from unseen.errors import ServiceError
 from unseen.serve.backup import copy_stream
 from unseen.serve.settings import Durability, Limits
 from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import StreamConfig
-from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.folder import DataFolder, StreamConfig
 from unseen.serve.stream.kept import edit_stream, stream_groups, undone
-from unseen.serve.stream.snapshots import BEFORE
 from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
@@ -49,7 +47,7 @@ def test_many_edits_leave_few_files_and_the_latest_can_be_undone(live):
     first = live.labels.names[0]
     for turn in range(12):
         edit_stream(live, called(live.labels.names[0], f"renamed {turn}"), LIMITS)
-    assert len(live.snapshots.all(BEFORE)) == 8
+    assert len(live.snapshots.all("before")) == 8
     assert len(list((live.folder / "spaces").glob("*.safetensors"))) <= 11
     assert len(list((live.folder / "snapshots").glob("*"))) <= 14
     for _ in range(8):

@@ -14,10 +14,8 @@ from unseen import detectors
 from unseen.errors import ServiceError
 from unseen.serve.settings import Durability, Limits, Settings
 from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import StreamConfig
 from unseen.serve.stream.disk import expected_bytes, session_bytes, state_bytes
-from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.snapshots import RESTORED
+from unseen.serve.stream.folder import DataFolder, StreamConfig
 from unseen.serve.stream.store import StreamStore
 
 WHOLE = [name for name in ALL if not detectors.find(name).parts]
@@ -76,7 +74,7 @@ def test_restores_leave_few_files(tmp_path):
     for _ in range(12):
         opened.observe([sample_batch(LABELS, Z[:2])])
         opened.restore(tmp_path / "state")
-    assert len(opened.snapshots.all(RESTORED)) <= 4
+    assert len(opened.snapshots.all("restored")) <= 4
     streams.close()
     streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path))
     streams.open_all()

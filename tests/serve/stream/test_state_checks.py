@@ -11,7 +11,7 @@ from helpers.streams import space, stream
 from unseen.errors import StateError
 from unseen.serve.settings import INSIDE, Durability
 from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import StreamConfig, write_config
+from unseen.serve.stream.folder import StreamConfig, write_config
 from unseen.serve.stream.stream import Stream
 from unseen.storage.files import load_tensors, save_tensors
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from unseen.errors import ServiceError
-from unseen.serve.work.batcher import MicroBatcher
+from unseen.serve.work.threads import MicroBatcher
 
 
 class Recorder:

@@ -1,8 +1,10 @@
 """What goes out as JSON: the models that OpenAPI shows, and the codes of errors."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from unseen.serve.stream.store import Status
 
 CODE_OF_STATUS = {400: "request", 401: "key", 403: "scope", 404: "not_found", 405: "method", 408: "slow"}
 CODE_OF_STATUS |= {409: "conflict", 413: "size", 415: "media_type", 422: "invalid", 429: "share", 500: "defect"}
@@ -18,9 +20,8 @@ CODE_OF_KIND = {
 }
 TOO_LARGE = ("batch", "body", "values", "names", "memory", "quota", "streams")
 TOO_MUCH_AT_ONCE = ("bytes", "requests", "rate", "reads", "queue", "listeners", "jobs")
-NOT_READY = ("opening", "waiting", "damaged", "refused")  # streams
 OTHERS = ("origin", "key_expired", "key_reused", "parameters", "edit")
-CODES = (*CODE_OF_STATUS.values(), *CODE_OF_KIND.values(), *TOO_LARGE, *TOO_MUCH_AT_ONCE, *NOT_READY, *OTHERS)
+CODES = (*CODE_OF_STATUS.values(), *CODE_OF_KIND.values(), *TOO_LARGE, *TOO_MUCH_AT_ONCE, *get_args(Status), *OTHERS)
 
 
 class Error(BaseModel):
@@ -80,7 +81,7 @@ class StreamSummary(BaseModel):
     owner: str
     detector: str
     created: str
-    status: Literal["ready", "opening", "waiting", "damaged", "refused"]
+    status: Status
     reason: str = Field(description="Why the stream waits, is damaged or refused, and what to do.")
     seq: int | None = Field(description="Samples observed so far.")
 
@@ -104,16 +105,6 @@ class ThresholdInfo(BaseModel):
     )
 
 
-class LabelsInfo(BaseModel):
-    """The label space of a stream."""
-
-    names: int
-    negatives: int
-    dim: int
-    encoder: str
-    fingerprint: str
-
-
 class AlarmInfo(BaseModel):
     """The alarm on the unknown rate: a sequential test with a stated rate of false alarms."""
 
@@ -123,28 +114,14 @@ class AlarmInfo(BaseModel):
     raised_at: int | None = Field(description="The sample that raised the alarm.")
 
 
-class SnapshotInfo(BaseModel):
-    """A snapshot of a stream."""
-
-    snapshot: int
-    kind: str
-    bytes: int
-    time: int
-
-
-class RecentInfo(BaseModel):
-    """The margins of recent samples, and the latest verdicts, each with whether its thumbnail is kept (`pictured`)."""
-
-    margins: list[float]
-    latest: list[dict[str, Any]]
-
-
 class StreamInfo(StreamSummary):
     """Everything about an open stream."""
 
     settings: dict[str, Any]
     threshold: ThresholdInfo
-    labels: LabelsInfo
+    labels: dict[str, Any] = Field(
+        description="The label space: how many `names` and `negatives`, `dim`, `encoder`, `fingerprint`."
+    )
     counts: dict[str, int] = Field(
         description="Samples `seen`, called `known` or `unknown`, and that taught either: `taught_known`, ..."
     )
@@ -156,8 +133,10 @@ class StreamInfo(StreamSummary):
     disk_expected_bytes: int = Field(description="Bytes on disk that it may come to, without snapshots taken by hand.")
     replayed: int
     faults: list[str]
-    snapshots: list[SnapshotInfo]
-    recent: RecentInfo | None = Field(None, description="Where it was asked for.")
+    snapshots: list[dict[str, Any]] = Field(description="`snapshot` is its number; `kind`, `bytes`, `time`.")
+    recent: dict[str, Any] | None = Field(
+        None, description="Where it was asked for: `margins`, and `latest` verdicts with whether each is `pictured`."
+    )
 
 
 class JobInfo(BaseModel):
@@ -173,19 +152,10 @@ class JobInfo(BaseModel):
     error: Error | None
 
 
-class NameInfo(BaseModel):
-    """A known name with the negatives closest to it."""
+class NameList(BaseModel):
+    """The known names of a stream."""
 
-    name: str
-    nearest: list[str]
-
-
-class LabelPage(BaseModel):
-    """A page of known names, from number `offset` of `total`."""
-
-    offset: int
-    total: int
-    names: list[NameInfo]
+    names: list[str]
 
 
 class ReviewList(BaseModel):

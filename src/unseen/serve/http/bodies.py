@@ -21,7 +21,7 @@ from starlette.datastructures import FormData, UploadFile
 from unseen.errors import FeatureError, ServiceError, UnseenError
 from unseen.serve.http.auth import header
 from unseen.serve.settings import INSIDE, Limits
-from unseen.serve.stream.config import UNFIT
+from unseen.serve.stream.folder import UNFIT
 
 JSON, RAW, FORM = "application/json", "application/octet-stream", "multipart/form-data"
 
@@ -76,7 +76,7 @@ def idempotency_key(request: Request) -> str | None:
 @asynccontextmanager
 async def read_form(request: Request, limits: Limits) -> AsyncIterator[FormData]:
     """Yield an uploaded form with a bounded number of files and texts."""
-    async with request.form(max_files=limits.batch, max_fields=INSIDE.fields, max_part_size=INSIDE.field) as form:
+    async with request.form(max_files=limits.batch, max_fields=16, max_part_size=1 << 20) as form:
         yield form
 
 
@@ -99,7 +99,7 @@ async def _parsed(request: Request, dim: int, limits: Limits, run: Run) -> Sampl
         return SampleBody(_rows(await request.body(), dim))
     if media == JSON:
         parse = partial(_from_json, await request.body(), dim, limits)
-        return parse() if len(await request.body()) <= INSIDE.parsed else await run(parse)
+        return parse() if len(await request.body()) <= 32 << 10 else await run(parse)  # others are served meanwhile
     if media == FORM:
         async with read_form(request, limits) as form:
             files = [one for one in form.getlist("images") if isinstance(one, UploadFile)]

@@ -5,20 +5,20 @@ import itertools
 import re
 import secrets
 import time
+from collections import deque
+from collections.abc import AsyncIterator
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unseen.errors import ServiceError
 from unseen.serve.http.auth import KEY, ApiKey, header, is_loopback
-from unseen.serve.http.errors import error_response, on_unexpected_error
+from unseen.serve.http.errors import answer_to
 from unseen.serve.http.log import ACCESS, AUDIT
 from unseen.serve.http.service import Service
 from unseen.serve.page import FILES
-from unseen.serve.settings import INSIDE
 from unseen.serve.work.threads import ByteQuota, RateLimiter
 
 CONTENT_POLICY = (
@@ -57,11 +57,9 @@ class Front:
         exchange = Exchange(scope, send)
         try:
             await self._serve(scope, receive, exchange)
-        except ServiceError as error:
-            await error_response(error)(scope, receive, exchange.send)
         except Exception as error:
-            response = await on_unexpected_error(Request(scope), error)
-            if not exchange.status:
+            if not exchange.status:  # else it is answered and logged
+                response = answer_to(error, self.service.settings.data)
                 await response(scope, receive, exchange.send)
         finally:
             self._note(scope, exchange)
@@ -89,25 +87,21 @@ class Front:
     async def _receive(self, scope: Scope, body: "Body", owner: str) -> None:
         """Take in a body within its limits: until it is there, the request holds nothing but its bytes."""
         self._check_size(int(header(scope, b"content-length") or 0))
+        seconds = self.limits.body_seconds
         try:
-            async with asyncio.timeout(self.limits.body_seconds):
-                while body.is_partial:
-                    message = await body.rest()
-                    if message["type"] == "http.disconnect":
-                        raise ServiceError(400, "expected a whole request, got part of it; send it again")
-                    size = len(message.get("body", b""))
+            async with asyncio.timeout(seconds):
+                async for size in body.parts():
                     self._check_size(body.size + size)
                     self.bytes.take(owner, size)
-                    body.add(message)
+                    body.size += size
         except TimeoutError as error:
-            raise ServiceError(
-                408, f"expected the request within {self.limits.body_seconds:g} s, got part of it; send it faster"
-            ) from error
+            what = f"expected the request within {seconds:g} s, got part of it; send it faster"
+            raise ServiceError(408, what) from error
 
     def _check_size(self, size: int) -> None:
         if size > self.limits.body:
-            most = f"{self.limits.body:,}"
-            raise ServiceError(413, f"expected at most {most} bytes, got more; send smaller batches", "body")
+            what = f"expected at most {self.limits.body:,} bytes, got more; send smaller batches"
+            raise ServiceError(413, what, "body")
 
     async def _work(self, scope: Scope, body: "Body", exchange: "Exchange", owner: str) -> None:
         """Let a request be worked on in its owner's turn; it holds its place until the answer begins to be sent."""
@@ -123,13 +117,18 @@ class Front:
         seconds, route = time.perf_counter() - exchange.begun, getattr(scope.get("route"), "path", "other")
         status = exchange.status or 499  # the caller has gone
         self.service.metrics.answered(route, status, seconds, exchange.code)
-        if not self.service.log.folder:
-            return
         key: ApiKey | None = scope.get(KEY)
-        fields: dict[str, Any] = {"request": exchange.id.decode(), "method": scope["method"]}
-        fields |= {"path": scope["path"][:256], "status": status, "ms": round(1000 * seconds, 2)}
-        fields |= {"owner": key.owner if key else None, "key": key.id if key else None}
-        fields |= {"address": scope["client"][0] if scope.get("client") else None, "code": exchange.code or None}
+        fields = {
+            "request": exchange.id.decode(),
+            "method": scope["method"],
+            "path": scope["path"][:256],
+            "status": status,
+            "ms": round(1000 * seconds, 2),
+            "owner": key and key.owner,
+            "key": key and key.id,
+            "address": scope["client"][0] if scope.get("client") else None,
+            "code": exchange.code or None,
+        }
         self.service.log.write(ACCESS, **fields)
         is_change = scope["method"] != "GET" and not route.endswith(("/observe", "/score"))
         if key and (is_change or status == 403):  # not of strangers, who would fill it
@@ -166,25 +165,24 @@ class Body:
     """The parts of a request's body, which a route gets one by one."""
 
     def __init__(self, rest: Receive) -> None:
-        self.size, self.is_partial, self.rest = 0, True, rest
-        self._parts: list[bytes] = []
-        self._is_read = False
+        self.size, self.rest = 0, rest
+        self._messages: deque[Message] = deque()
 
-    def add(self, message: Message) -> None:
-        """Take one part."""
-        data = message.get("body", b"")
-        self._parts += [data[at : at + INSIDE.chunk] for at in range(0, len(data), INSIDE.chunk)]
-        self.size, self.is_partial = self.size + len(data), message.get("more_body", False)
+    async def parts(self) -> AsyncIterator[int]:
+        """Take in one part after the other, and yield how large each is."""
+        while not self._messages or self._messages[-1].get("more_body"):
+            message = await self.rest()
+            if message["type"] == "http.disconnect":
+                raise ServiceError(400, "expected a whole request, got part of it; send it again")
+            self._messages.append(message)
+            yield len(message.get("body", b""))
 
     async def receive(self) -> Message:
         """The next part, others being served in between; after the last one, that the caller has gone."""
-        if self._is_read:
+        if not self._messages:
             return await self.rest()
-        data = self._parts.pop(0) if self._parts else b""
-        self._is_read = not self._parts
-        if not self._is_read:
-            await asyncio.sleep(0)
-        return {"type": "http.request", "body": data, "more_body": not self._is_read}
+        await asyncio.sleep(0)
+        return self._messages.popleft()
 
 
 def request_id(scope: Scope) -> bytes:

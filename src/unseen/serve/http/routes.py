@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Security
 from fastapi.security import HTTPBearer
@@ -20,8 +20,8 @@ from unseen.serve.http.views import json_response
 from unseen.serve.settings import PAGE, Limits
 from unseen.serve.stream.batch import dump_json
 from unseen.serve.stream.history import UnknownAlarm
-from unseen.serve.stream.snapshots import SavedSnapshot
-from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, WAITING, StreamEntry
+from unseen.serve.stream.states import SavedSnapshot
+from unseen.serve.stream.store import Status, StreamEntry
 from unseen.serve.stream.stream import Stream
 
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": answers.Error}, "5XX": {"model": answers.Error}}
@@ -37,7 +37,7 @@ STREAM_PARAMETER = {"name": "id", "in": "path", "required": True, "schema": {"ty
 SAMPLES |= {"security": [{"HTTPBearer": []}], "parameters": [STREAM_PARAMETER]}
 IDEMPOTENT = {"parameters": [schema.IDEMPOTENCY_KEY]}
 OBSERVE = SAMPLES | {"parameters": [STREAM_PARAMETER, schema.IDEMPOTENCY_KEY]}
-CREATE = schema.request_body(schema.StreamBody, form={"space": True, "examples": True, "stream": False}) | IDEMPOTENT
+CREATE = schema.request_body(schema.StreamBody, form={"space": True, "stream": False}) | IDEMPOTENT
 CREATED: dict[int | str, dict[str, Any]] = {202: {"model": answers.JobInfo, "description": "A job that goes on."}}
 RESTORE = schema.request_body(schema.RestoreBody, raw={RAW: "A state in safetensors."})
 
@@ -109,7 +109,7 @@ async def healthz() -> dict[str, str]:
 async def readyz(service: Shared) -> Response:
     """Answer whether every stream has been opened or refused, and how many of each there are."""
     statuses = [entry.status for entry in service.store.entries.values()]
-    counts = {status: statuses.count(status) for status in (READY, OPENING, WAITING, DAMAGED, REFUSED)}
+    counts = {status: statuses.count(status) for status in get_args(Status)}
     text = dump_json({"ready": service.store.ready, "streams": counts})
     return json_response(text, 200 if service.store.ready else 503)
 
@@ -127,7 +127,6 @@ async def metrics(service: Shared, key: Reader) -> Response:
 async def create(service: Shared, key: Admin, request: Request) -> Response:
     """Create a stream from names, a label space the operator offers, or an uploaded one.
 
-    A form may bring `examples` too: labelled features, one file that `unseen encode` wrote for a folder per class.
     What takes longer than a few seconds (`Prefer: wait=N`, `Prefer: respond-async`) is answered with a job, 202.
     """
     job = await creation.start(service, key.owner, request)
@@ -228,14 +227,14 @@ async def state(service: Shared, entry: ReadEntry) -> Response:
     return await service.download(entry, write)
 
 
-@router.get("/v1/streams/{id}/space", responses={200: {"model": answers.LabelPage}})
+@router.get("/v1/streams/{id}/space", responses={200: {"model": answers.NameList}})
 async def label_space(
-    service: Shared, entry: ReadEntry, format: Literal["safetensors", "json"] = "safetensors", offset: int = 0
+    service: Shared, entry: ReadEntry, format: Literal["safetensors", "json"] = "safetensors"
 ) -> Response:
-    """Download the label space of now, which the state needs, or see a page of its names with their negatives."""
-    labels, owner = entry.opened.labels, entry.config.owner
+    """Download the label space of now, which the state needs, or see its names."""
+    labels = entry.opened.labels
     if format == "json":
-        return json_response(await service.run_chore(owner, lambda: dump_json(views.label_page(labels, offset))))
+        return json_response(dump_json({"names": labels.names}))
 
     def write(path: Path) -> tuple[str, dict[str, str]]:
         labels.save(path)

@@ -20,7 +20,7 @@ from unseen.serve.http.bodies import RAW, idempotency_key, read_samples
 from unseen.serve.http.events import EventHub
 from unseen.serve.http.log import RequestLog
 from unseen.serve.http.metrics import Metrics
-from unseen.serve.settings import INSIDE, Settings
+from unseen.serve.settings import Settings
 from unseen.serve.stream.batch import SampleBatch, sample_batch
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.store import StreamEntry, StreamStore
@@ -43,7 +43,7 @@ class Download(StreamingResponse):
             shutil.rmtree(folder, ignore_errors=True)
         size = os.fstat(self.file.fileno()).st_size
         headers |= {"content-length": str(size), "content-disposition": f'attachment; filename="{name}"'}
-        super().__init__(iter(partial(self.file.read, INSIDE.chunk), b""), headers=headers, media_type=RAW)
+        super().__init__(iter(partial(self.file.read, 64 << 10), b""), headers=headers, media_type=RAW)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file; the caller may leave before its end."""
@@ -99,7 +99,8 @@ class Service:
         key = idempotency_key(request)
         if samples.features is not None:
             checked = partial(sample_batch, labels, samples.features, key, keys=samples.keys)
-            return checked() if samples.features.nbytes <= INSIDE.features else await self.run_parser(owner, checked)
+            is_small = samples.features.nbytes <= 128 << 10  # others are served meanwhile
+            return checked() if is_small else await self.run_parser(owner, checked)
         names = samples.keys or [None] * len(samples)
         found = await self.encoder.encode(owner, samples.images, names, RequiredEncoder.of(labels))
         digest = await self.run_parser(owner, partial(content_digest, samples.images))
@@ -135,7 +136,7 @@ class Service:
         try:
             # what a kill leaves is removed at the next start
             folder = self.store.folder.streams / f".new-export-{time.monotonic_ns()}"
-            threads = self.store.threads.downloads(owner)
+            threads = self.store.threads.chores(owner, "downloads")
             return await asyncio.get_running_loop().run_in_executor(threads, partial(Download, folder, write, end))
         except BaseException:
             end()

@@ -7,8 +7,6 @@ from typing import Any
 
 from starlette.responses import Response
 
-from unseen import LabelSpace
-from unseen.labels.nearest import nearest_negatives
 from unseen.serve.http.errors import error_content
 from unseen.serve.http.events import VerdictEvent
 from unseen.serve.settings import PAGE
@@ -101,14 +99,6 @@ def job_info(job: Job) -> dict[str, Any]:
     shown = {"job": job.id, "status": job.status, "stage": job.stage, "done": job.done, "total": job.total}
     error = error_content(job.error)[1] if job.error else None
     return {**shown, "started": started, "stream": job.result, "error": error}
-
-
-def label_page(labels: LabelSpace, offset: int, *, count: int = 100) -> dict[str, Any]:
-    """A page of known names, each with the negatives closest to it."""
-    start = max(0, min(offset, len(labels.names)))
-    near = nearest_negatives(labels, part=slice(start, start + count))
-    shown = [{"name": name, "nearest": [pair.negative for pair in pairs]} for name, pairs in near.items()]
-    return {"offset": start, "total": len(labels.names), "names": shown}
 
 
 def json_response(text: str, status: int = 200) -> Response:

@@ -17,7 +17,7 @@ from unseen import LabelSpace
 from unseen.detectors.state import flatten
 from unseen.errors import ServiceError, UnseenError
 from unseen.serve.settings import INSIDE, Durability, Limits
-from unseen.serve.stream.config import UNFIT, StreamConfig
+from unseen.serve.stream.folder import UNFIT, StreamConfig
 from unseen.session import Session
 
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS})
@@ -50,7 +50,7 @@ def expected_bytes(labels: LabelSpace, state: int, durability: Durability) -> in
     """The bytes that a stream may come to: its names, its automatic snapshots, and what the journal needs."""
     row = labels.dim * labels.id_anchors.element_size()
     space = (len(labels.names) + len(labels.negatives)) * row
-    journal = (INSIDE.autos * durability.every + durability.retain) * row + durability.receipts * INSIDE.receipt
+    journal = (INSIDE.autos * durability.every + durability.retain) * row + 128 * durability.receipts
     return space + (INSIDE.autos + 1) * state + journal
 
 

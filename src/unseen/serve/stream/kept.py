@@ -18,8 +18,6 @@ from unseen.errors import LabelError, ServiceError, StateError
 from unseen.reservoir import Reservoir
 from unseen.serve.settings import Limits
 from unseen.serve.stream.disk import check_names
-from unseen.serve.stream.journal import EDIT
-from unseen.serve.stream.snapshots import BEFORE
 from unseen.session import Session
 
 if TYPE_CHECKING:
@@ -142,7 +140,7 @@ def corrected(stream: Stream, names: Mapping[int, str], session: Session) -> Edi
 
 def undone(stream: Stream, session: Session) -> Edited:
     """The session without its last edit: as it was before, where that state is kept."""
-    path = stream.snapshots.slot(BEFORE, int(last_edit(session).get("entry", 0))).path
+    path = stream.snapshots.slot("before", int(last_edit(session).get("entry", 0))).path
     return undo(session, stream.resumed(checkpoint.load(path)) if path.exists() else None)
 
 
@@ -161,11 +159,11 @@ def edit_stream(stream: Stream, change: Change, limits: Limits, *, after: int | 
         check_names(done.session.detector.labels, limits)
         record = {**done.record, "entry": stream.at.entry + 1, "seq": stream.at.seq}
         if record["verb"] in RELABELS:
-            before = stream.snapshots.slot(BEFORE, stream.at.entry + 1).path
+            before = stream.snapshots.slot("before", stream.at.entry + 1).path
             stream.writer.save(before, with_space=False, position=list(stream.at))
         kept = done.session.reservoir
         kept = replace(kept, journal=(*kept.journal[:-1], record))
-        stream.take_over(EDIT, done.session.at(done.session.snapshot, reservoir=kept))
+        stream.take_over("edit", done.session.at(done.session.snapshot, reservoir=kept))
         stream.snapshots.tidy()
     stream.cover_restores()
     return record

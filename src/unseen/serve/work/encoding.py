@@ -19,14 +19,12 @@ from torch import Tensor
 from unseen import LabelSpace, demo, load_encoder
 from unseen.discover import Vocabulary
 from unseen.encoders import Encoder
-from unseen.errors import DataError, EncoderError, ImageError, LabelError, ServiceError, UnseenError
-from unseen.labels import Examples, with_examples
+from unseen.errors import EncoderError, ImageError, LabelError, ServiceError, UnseenError
 from unseen.labels.prompts import described_templates
 from unseen.progress import Progress, no_progress
 from unseen.serve.settings import INSIDE, Limits
-from unseen.serve.work.batcher import MicroBatcher
 from unseen.serve.work.decoding import DecodedImage, DecoderProcesses
-from unseen.serve.work.threads import thread_pool
+from unseen.serve.work.threads import MicroBatcher, thread_pool
 
 log = logging.getLogger("unseen.serve")
 T = TypeVar("T")
@@ -76,7 +74,7 @@ class ImageEncoder:
         self._mining = thread_pool(1, "mine", compute=spare, nice=5)
         self._waiting = thread_pool(spare, "decode")  # threads that wait for the processes
         self._turns: dict[str, asyncio.Semaphore] = {}
-        self._batcher = MicroBatcher(self._vectors, self._encoding, block=INSIDE.encoded, queue=limits.queue)
+        self._batcher = MicroBatcher(self._vectors, self._encoding, block=32, queue=limits.queue)
         self._lock = threading.Lock()
         self._encoder: Encoder | None = None
         self._decoders: DecoderProcesses | None = None
@@ -100,14 +98,6 @@ class ImageEncoder:
         if not 0 < len(names) <= self.limits.names:
             raise LabelError(f"expected 1 to {self.limits.names} names, got {len(names)}; pass the classes you know")
         return await self._mined(lambda: LabelSpace.build(names, self.encoder(), progress=progress, **negatives))
-
-    async def taught(self, labels: LabelSpace, examples: Examples, *, spare: int) -> LabelSpace:
-        """A label space that examples have moved; at least `spare` of them set the threshold."""
-        if len(examples) > self.limits.batch:
-            raise DataError(
-                f"expected at most {self.limits.batch} examples, got {len(examples)}; send fewer of each name"
-            )
-        return await self._mined(partial(with_examples, labels, examples, spare=spare))
 
     async def name_vector(self, labels: LabelSpace, name: str) -> Float[Tensor, " d"]:
         """The text vector of one more name for a label space, by its own prompt."""
