@@ -60,7 +60,7 @@ def _settings(folder: Path, compute: int) -> Settings:
         folder / "data",
         encoder=None,
         compute=compute,
-        limits=Limits(streams=10_000, memory_each=1 << 40, memory=1 << 40, disk_each=1 << 50),
+        limits=Limits(streams=10_000, memory_each=1 << 40, memory=1 << 40),
     )
 
 

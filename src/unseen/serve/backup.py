@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 
 from unseen.errors import DataError, StateError
-from unseen.progress import Progress, no_progress
 from unseen.serve.http.auth import MARKER, OLD, TABLE
 from unseen.serve.stream.folder import STREAM_ID, exclusive_lock
 from unseen.serve.stream.journal import TIP, Tip
@@ -19,7 +18,7 @@ from unseen.serve.stream.states import SnapshotFolder
 from unseen.storage.files import sync_folder
 
 
-def backup(data: Path, target: Path, progress: Progress = no_progress) -> int:
+def backup(data: Path, target: Path) -> int:
     """Copy a data folder, in use or not, to a new folder, and return how many streams it has."""
     if not (data / "streams").is_dir():
         raise DataError(f"expected the folder of a service, got {data}; pass its --data")
@@ -29,10 +28,7 @@ def backup(data: Path, target: Path, progress: Progress = no_progress) -> int:
     shutil.rmtree(half, ignore_errors=True)
     (half / "streams").mkdir(parents=True, mode=0o700)
     half.chmod(0o700)
-    folders, copied = stream_folders(data), 0
-    for number, folder in enumerate(folders):
-        progress(number, len(folders))
-        copied += copy_stream(folder, half / "streams" / folder.name)
+    copied = sum(copy_stream(folder, half / "streams" / folder.name) for folder in stream_folders(data))
     for name in (OLD, MARKER):
         if (data / name).exists():
             shutil.copy2(data / name, half / name)

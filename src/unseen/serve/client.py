@@ -6,9 +6,9 @@ import base64
 import random
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
-from json import dumps, loads
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +94,8 @@ class Client:
         return self.stream().score(samples, keys=keys)
 
     def streams(self) -> list[Record]:
-        """What there is, page by page."""
-        found: list[Record] = []
-        after: str | None = ""
-        while after is not None:
-            page = self.call("GET", "/v1/streams", params={"after": after} if after else {})
-            found, after = [*found, *page["streams"]], page.get("next")
-        return found
+        """What there is."""
+        return list(self.call("GET", "/v1/streams")["streams"])
 
     def call(self, method: str, path: str, **content: Any) -> Any:
         """The JSON answer to a request; raise the service's error. What only reads is tried again."""
@@ -193,13 +188,9 @@ class Remote:
         """The snapshots there are, oldest first."""
         return list(self.info()["snapshots"])
 
-    def restore(self, snapshot: int | str | Path) -> None:
-        """Go back to a snapshot, to the beginning (0), or to a state file."""
-        path = f"{self._path}/restore"
-        if isinstance(snapshot, int):
-            self.client.call("POST", path, json={"snapshot": snapshot})
-        else:
-            self.client.call("POST", path, content=Path(snapshot).read_bytes(), headers=RAW)
+    def restore(self, snapshot: int) -> None:
+        """Go back to a snapshot, or to the beginning (0)."""
+        self.client.call("POST", f"{self._path}/restore", json={"snapshot": snapshot})
 
     def reset(self) -> None:
         """Forget everything learned."""
@@ -259,40 +250,6 @@ class Remote:
 
     def _edit(self, verb: str, **body: Any) -> Record:
         return dict(self.client.call("POST", f"{self._path}/edits", json={"verb": verb, **body}))
-
-    def events(self, *, after: int | None = None) -> Iterator[Record]:
-        """Yield the verdicts of every observed sample, from now on or `after` the one with that number.
-
-        A broken connection is made again and goes on where it ended. Verdicts that the service no longer keeps are
-        yielded as `{"missed": {"first": ..., "last": ...}, "verdicts": []}`. It ends when the service ends it.
-        """
-        failed = 0
-        while failed <= self.client.retries:
-            headers = {} if after is None else {"last-event-id": str(after)}
-            try:
-                with self.client.http.stream("GET", f"{self._path}/events", timeout=None, headers=headers) as answer:
-                    if not answer.is_success:
-                        answer.read()
-                        raise _error(answer)
-                    for kind, data in _events(answer.iter_lines()):
-                        failed = 0
-                        yield data if kind == "verdicts" else {"missed": data, "verdicts": []}
-                        after = data["verdicts"][-1]["seq"] if kind == "verdicts" else data["last"]
-                return
-            except httpx.TransportError:
-                failed += 1
-                time.sleep(0.1 * 2**failed)
-
-
-def _events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield kind and content of server-sent events."""
-    kind = ""
-    for line in lines:
-        name, _, value = line.partition(": ")
-        if name == "event":
-            kind = value
-        elif name == "data":
-            yield kind, loads(value)
 
 
 def image_files(samples: Any, keys: Sequence[str] | None) -> list[tuple[str, tuple[str, bytes]]]:

@@ -7,7 +7,6 @@ import resource
 import socket
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from types import FrameType
 
@@ -77,8 +76,6 @@ class Server(uvicorn.Server):
 def hush_libraries() -> None:
     """Keep libraries from writing a line for every bad request: strangers would fill the log."""
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # what is wrong with an image is in the answer
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # each of another text would stay in memory too
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 

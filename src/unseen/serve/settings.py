@@ -33,7 +33,6 @@ class Limits:
     name: int = 256  # characters of one of them
     memory: int = 8 << 30  # bytes of the states of all streams
     memory_each: int = 2 << 30  # of one owner's
-    disk_each: int = 50 << 30  # bytes of one owner's streams on disk, with what they may come to
     jobs: int = 4  # of one owner that run at once
     downloads: int = 8  # of one owner that are being sent
     listeners: int = 32  # event streams open on one stream
@@ -57,7 +56,6 @@ class Inside:
     """Numbers that nobody needs to set, and that several places must agree on."""
 
     autos: int = 2  # automatic snapshots on disk: the older one serves when the newer one is damaged
-    undoable: int = 8  # edits of names whose states of before are kept
     unknown: int = 2048  # unknown samples whose vectors a stream keeps: a service has many streams
     images: int = 8  # of one owner that are decoded or wait for it
     key: int = 1024  # characters of what a caller calls an image
@@ -69,15 +67,6 @@ class Page:
 
     recent: int = 2048  # verdicts
     settled: int = 1000  # samples after which a detector has learned most
-    drifted: float = 1.95  # Kolmogorov-Smirnov: a difference this large has a chance of 1 in 1000 without drift
-    reference: int = 1000  # samples from which the usual unknown rate is learned, once the threshold is reliable
-    latest: int = 60  # verdicts a page shows when it is opened
-    event: int = 256  # verdicts in one event
-    exemplars: int = 9  # samples of a group that are named as having a thumbnail
-    pictures: int = 256  # thumbnails of the latest samples
-    unknown_pictures: int = 512  # of the latest unknown samples, for groups
-    picture: int = 4096  # bytes of a thumbnail; where they take more on average, fewer are kept
-    keys: int = 1 << 18  # characters of what callers call the recent samples
 
 
 INSIDE, PAGE = Inside(), Page()

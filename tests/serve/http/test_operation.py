@@ -122,15 +122,13 @@ def test_keys_expire_and_are_rotated(client, data):
         assert new.streams() == []
 
 
-def test_lists_of_streams_have_pages(client, remote, data):
-    more = [client.create(data / "space", detector="mcm").id for _ in range(2)]
-    first = client.call("GET", "/v1/streams", params={"limit": 2})
-    rest = client.call("GET", "/v1/streams", params={"limit": 2, "after": first["next"]})
-    found = [one["id"] for page in (first, rest) for one in page["streams"]]
-    assert found == sorted([remote.id, *more])
-    assert rest["next"] is None
+def test_a_list_has_the_streams_and_the_label_spaces_on_offer(client, remote, data):
+    LABELS.save(data / "data" / "spaces" / "animals.safetensors")
+    found = client.call("GET", "/v1/streams")
+    assert remote.id in {one["id"] for one in found["streams"]}
+    assert found["spaces"] == ["animals"]
     with pytest.raises(ServiceError, match="parameters") as caught:
-        client.call("GET", "/v1/streams", params={"limit": 0})
+        client.call("GET", "/v1/jobs/x", params={"wait": -1})
     assert caught.value.code == "parameters"
 
 

@@ -93,13 +93,6 @@ def test_names_beyond_the_limit_are_refused(live):
     assert live.labels.names == LABELS.names
 
 
-class NoWords:
-    """Groups are named by negatives."""
-
-    def of(self, labels: object) -> None:
-        return None
-
-
 def test_numbers_of_groups_that_an_edit_overtook_are_not_kept(live, monkeypatch):
     def overtaken(session, words):
         found = group(session, words)
@@ -107,10 +100,10 @@ def test_numbers_of_groups_that_an_edit_overtook_are_not_kept(live, monkeypatch)
         return found
 
     monkeypatch.setattr("unseen.serve.stream.kept.group", overtaken)
-    assert stream_groups(live, NoWords())["edit"] == 0
+    assert stream_groups(live)["edit"] == 0
     assert not live.readers.reservoir.images.group.any()
     monkeypatch.undo()
-    found = stream_groups(live, NoWords())
+    found = stream_groups(live)
     assert found["edit"] == 1
     assert found["groups"]
     assert live.readers.reservoir.images.group.any()

@@ -308,11 +308,10 @@ def give_room(server, size: int = 1 << 30) -> None:
 
 def test_every_route_answers_507_while_the_disk_is_full_and_goes_on_by_itself(tmp_path):
     LABELS.save(tmp_path / "space")
-    (tmp_path / "state").write_bytes(b"")
     with Server(tmp_path / "data") as server:
         remote = server.client.create(tmp_path / "space", detector="online")
         remote.observe(Z[:20])
-        remote.state(tmp_path / "state")
+        number = remote.snapshot()
         server.client.retries = 0
         give_room(server, 1024)
         verbs = {
@@ -320,7 +319,7 @@ def test_every_route_answers_507_while_the_disk_is_full_and_goes_on_by_itself(tm
             "reset": remote.reset,
             "snapshot": remote.snapshot,
             "state": lambda: remote.state(tmp_path / "other"),
-            "restore": lambda: remote.restore(tmp_path / "state"),
+            "restore": lambda: remote.restore(number),
             "create": lambda: server.client.create(tmp_path / "space", detector="online"),
         }
         for _ in range(2):

@@ -8,7 +8,7 @@ from unseen.serve.stream.store import Status
 
 CODE_OF_STATUS = {400: "request", 401: "key", 403: "scope", 404: "not_found", 405: "method", 408: "slow"}
 CODE_OF_STATUS |= {409: "conflict", 413: "size", 415: "media_type", 422: "invalid", 429: "share", 500: "defect"}
-CODE_OF_STATUS |= {503: "busy", 505: "http_version", 507: "disk"}
+CODE_OF_STATUS |= {503: "busy", 507: "disk"}
 CODE_OF_KIND = {
     "FeatureError": "features",
     "LabelError": "labels",
@@ -18,7 +18,7 @@ CODE_OF_KIND = {
     "EncoderError": "encoder",
     "MissingExtra": "extra",
 }
-TOO_LARGE = ("batch", "body", "values", "names", "memory", "quota", "streams")
+TOO_LARGE = ("batch", "body", "values", "names", "memory", "streams")
 TOO_MUCH_AT_ONCE = ("bytes", "requests", "rate", "reads", "queue", "listeners", "jobs")
 OTHERS = ("origin", "key_expired", "key_reused", "parameters", "edit")
 CODES = (*CODE_OF_STATUS.values(), *CODE_OF_KIND.values(), *TOO_LARGE, *TOO_MUCH_AT_ONCE, *get_args(Status), *OTHERS)
@@ -87,10 +87,10 @@ class StreamSummary(BaseModel):
 
 
 class StreamList(BaseModel):
-    """The streams a key may see, by id; `next` is where the next page starts, None on the last."""
+    """The streams a key may see, and the names of label spaces that streams may be created from."""
 
     streams: list[StreamSummary]
-    next: str | None
+    spaces: list[str]
 
 
 class ThresholdInfo(BaseModel):
@@ -129,8 +129,6 @@ class StreamInfo(StreamSummary):
     alarm: AlarmInfo
     journal_bytes: int
     memory_bytes: int = Field(description="Bytes of what was learned; quotas count these.")
-    disk_bytes: int = Field(description="Bytes on disk now.")
-    disk_expected_bytes: int = Field(description="Bytes on disk that it may come to, without snapshots taken by hand.")
     replayed: int
     faults: list[str]
     snapshots: list[dict[str, Any]] = Field(description="`snapshot` is its number; `kind`, `bytes`, `time`.")
@@ -165,43 +163,21 @@ class ReviewList(BaseModel):
     edits: list[EditInfo]
 
 
-class WordInfo(BaseModel):
-    """A word and its share of the softmax over all words."""
-
-    word: str
-    share: float
-
-
-class GroupInfo(BaseModel):
-    """Unknown samples that belong together, by sequence number."""
-
-    number: int = Field(description="Stays with the group as the stream goes on.")
-    size: int
-    distinct: int
-    tightness: float
-    first: int
-    last: int
-    growing: bool
-    nearest: str
-    looks_known: bool
-    exemplars: list[int]
-    keys: list[int] = Field(description="Sequence numbers of all samples, the most central first.")
-    pictured: list[int] = Field(description="The most central samples that have a thumbnail.")
-    suggestions: list[WordInfo]
-
-
 class GroupList(BaseModel):
     """Groups, the largest first."""
 
     edit: int = Field(description="Number of the last edit, for `after`.")
-    groups: list[GroupInfo]
+    groups: list[dict[str, Any]] = Field(
+        description="Each with the `number` that stays with it, `size`, `keys` (its samples, the most central first), "
+        "`suggestions` of names, the `nearest` known name, whether it is `growing`, and samples that are `pictured`."
+    )
 
 
 class ExplanationInfo(VerdictRecord):
     """Why a sample gets its verdict: what speaks for it and against it, and similar earlier samples."""
 
-    names: list[WordInfo]
-    negatives: list[WordInfo]
+    names: list[dict[str, Any]] = Field(description="Each `word` with its `share` of the softmax over all words.")
+    negatives: list[dict[str, Any]]
     known_share: float
     text_margin: float
     learned_margin: float

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI
 
@@ -14,12 +13,6 @@ from unseen.serve.http import discover, routes
 from unseen.serve.http.errors import HANDLERS
 from unseen.serve.http.front import Front
 from unseen.serve.http.service import Service
-
-WITHOUT: dict[str, Any] = {
-    "docs_url": None,  # the page has its own
-    "redoc_url": None,
-    "redirect_slashes": False,  # to a host of the caller's choice
-}
 
 
 def create_app(service: Service, *, demo: bool = False, opening_seconds: float = 2) -> FastAPI:
@@ -38,7 +31,8 @@ def create_app(service: Service, *, demo: bool = False, opening_seconds: float =
         await asyncio.wait([opening], timeout=opening_seconds)  # a long replay starts again next time
         await service.close()
 
-    app = FastAPI(title="unseen", version=unseen.__version__, lifespan=lifespan, **WITHOUT)
+    app = FastAPI(title="unseen", version=unseen.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.router.redirect_slashes = False  # to a host of the caller's choice
     app.exception_handlers |= HANDLERS
     app.state.service = service
     app.add_middleware(Front, service=service)

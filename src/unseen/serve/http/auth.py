@@ -56,7 +56,7 @@ class ApiKeys:
 
     def __init__(self, data: Path) -> None:
         self.path, self._marker, self._old = data / TABLE, data / MARKER, data / OLD
-        self._needed, self._checked = False, -1
+        self._needed = False
         self._reader: sqlite3.Connection | None = None
         self._read = 0  # the file that the reader is of
         self._damage = ""  # what was logged of a table that could not be read
@@ -64,9 +64,7 @@ class ApiKeys:
     @property
     def needed(self) -> bool:
         """Whether there ever was a key: revoking the last one, or losing the table, opens nothing."""
-        if not self._needed and (changed := _stat(self.path.parent, "st_mtime_ns")) != self._checked:
-            self._needed = any(file.exists() for file in (self._marker, self.path, self._old))
-            self._checked = changed
+        self._needed = self._needed or any(file.exists() for file in (self._marker, self.path, self._old))
         return self._needed
 
     def all(self) -> list[ApiKey]:
@@ -115,7 +113,7 @@ class ApiKeys:
             with self._changing():  # takes over the keys of 0.2
                 pass
         with _reading(self.path):
-            if (file := _stat(self.path, "st_ino")) != self._read:  # another than before: restored, or deleted
+            if (file := _inode(self.path)) != self._read:  # another than before: restored, or deleted
                 if self._reader:
                     self._reader.close()
                 self._reader = sqlite3.connect(self.path, timeout=5, check_same_thread=False) if file else None
@@ -171,10 +169,10 @@ def _found(db: sqlite3.Connection, key: str) -> ApiKey:
     return keys[key]
 
 
-def _stat(path: Path, what: str) -> int:
-    """A number of a file or folder, 0 where there is none."""
+def _inode(path: Path) -> int:
+    """Which file a path leads to, 0 for none."""
     try:
-        return int(getattr(os.stat(path), what))
+        return path.stat().st_ino
     except (FileNotFoundError, NotADirectoryError):
         return 0
 

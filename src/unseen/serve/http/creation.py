@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import re
 import secrets
 from functools import partial
 from typing import NamedTuple
@@ -41,7 +40,7 @@ async def read_creation(request: Request, limits: Limits) -> Creation:
     if bodies.media_type(request) != bodies.FORM:
         creation = Creation(bodies.parse_json(await request.body() or b"{}", schema.StreamBody))
     else:
-        async with bodies.read_form(request, limits) as form:
+        async with bodies.form_of(request, limits) as form:
             texts = [one for one in form.getlist("stream") if isinstance(one, str)] or ["{}"]
             files = [await one.read() for one in form.getlist("space") if isinstance(one, UploadFile)]
         if len(texts) > 1 or len(files) > 1:
@@ -101,28 +100,11 @@ def remove(service: Service, made: asyncio.Future[StreamEntry]) -> None:
 
 async def label_space(service: Service, creation: Creation, job: Job) -> LabelSpace:
     """The label space a stream is wanted for: uploaded, offered by the operator, or built from names."""
-    wanted, name = creation.wanted, creation.wanted.space
+    wanted, folder = creation.wanted, service.store.folder
     if wanted.names is not None:
         job.stage = "encoding words"
         return await service.encoder.space(wanted.names, wanted.negatives, progress=job.progress)
     job.stage = "reading"
-    if creation.upload is not None:
-        return await service.run_chore(job.owner, partial(uploaded_space, creation.upload, service.limits))
-    return await service.run_chore(job.owner, lambda: service.store.folder.space(str(name)))
-
-
-def uploaded_space(data: bytes, limits: Limits) -> LabelSpace:
-    """An uploaded label space."""
-    with bodies.as_file(data, limits) as path:
-        labels = LabelSpace.load(path)
-        labels.fingerprint  # noqa: B018 - text that cannot be written has none
-        return labels
-
-
-def wanted_wait(request: Request, *, default: float = 5, longest: float = 30) -> float:
-    """For how many seconds a caller wants to wait for its stream before it is given the job instead (RFC 7240)."""
-    prefer = request.headers.get("prefer", "")
-    if "respond-async" in prefer:
-        return 0.0
-    found = re.search(r"wait=(\d{1,4})", prefer)
-    return min(float(found[1]), longest) if found else default
+    if creation.upload is None:
+        return await service.run_chore(job.owner, partial(folder.space, str(wanted.space)))
+    return await service.run_chore(job.owner, partial(bodies.read_space, creation.upload, service.limits))

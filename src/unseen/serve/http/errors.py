@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
@@ -76,15 +75,9 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     return response
 
 
-async def on_disconnect(_: Request, error: Exception) -> Response:
-    """Answer a client that disconnected in the middle of its request, for the counters: it will not read this."""
-    return error_response(ServiceError(400, "expected a whole request, got part of it; send it again"))
-
-
 HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
     RequestValidationError: on_invalid_parameter,
     HTTPException: on_http_exception,
-    ClientDisconnect: on_disconnect,
     Exception: on_error,
     UnseenError: on_error,
     OSError: on_error,

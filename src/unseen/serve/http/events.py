@@ -85,15 +85,3 @@ async def _is_set(listener: asyncio.Event) -> bool:
         return await asyncio.wait_for(listener.wait(), 1)
     except TimeoutError:
         return False
-
-
-def last_event(header: str | None, newest: int) -> int:
-    """The number of the last sample a listener has had, by default the `newest`, which it cannot be later than.
-
-    A listener may have heard of more samples than there are: the service may have been restored from a backup.
-    """
-    try:
-        return newest if header is None else max(-1, min(int(header), newest))
-    except ValueError:
-        what = "expected a sample's number as Last-Event-ID, got something else; leave it out"
-        raise ServiceError(422, what, "parameters") from None

@@ -1,14 +1,12 @@
 """What runs before every route: who asks, from where, how often and how much; and what is noted of the answer."""
 
 import asyncio
-import itertools
 import re
 import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator
 from functools import lru_cache
-from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,7 +34,6 @@ READ_HEADERS = [
 OPEN = frozenset({"/healthz", "/readyz", "/openapi.json", *FILES})  # what needs no key and reads no stream
 FORWARDED = (b"forwarded", b"via", b"x-forwarded", b"x-real-ip")  # how the headers begin that a proxy adds
 CODE_HEADER = b"x-error-code"
-PROCESS, NUMBERS = secrets.token_hex(4), itertools.count()  # of which ids are made
 REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
 
 
@@ -71,16 +68,15 @@ class Front:
         if scope["path"] in OPEN:
             return await self.app(scope, receive, exchange.send)
         key: ApiKey = self.service.key_of(scope, needed=needs_key)
-        scope[KEY], is_read = key, scope["method"] == "GET"
-        if is_read:
+        scope[KEY] = key
+        if scope["method"] == "GET":
             self.reads.take(key.owner, 1)
+            return await self.app(scope, receive, exchange.send)
         body = Body(receive)
         try:
-            if not is_read:
-                await self._receive(scope, body, key.owner)
-            if is_read and scope["path"].startswith("/v1/jobs/"):  # this only waits
-                return await self.app(scope, body.receive, exchange.send)
-            await self._work(scope, body, exchange, key.owner)
+            await self._receive(scope, body, key.owner)
+            async with self._slots.setdefault(key.owner, asyncio.Semaphore(self.limits.at_once)):
+                await self.app(scope, body.receive, exchange.send)
         finally:
             self.bytes.give_back(key.owner, body.size)
 
@@ -102,16 +98,6 @@ class Front:
         if size > self.limits.body:
             what = f"expected at most {self.limits.body:,} bytes, got more; send smaller batches"
             raise ServiceError(413, what, "body")
-
-    async def _work(self, scope: Scope, body: "Body", exchange: "Exchange", owner: str) -> None:
-        """Let a request be worked on in its owner's turn; it holds its place until the answer begins to be sent."""
-        slot = self._slots.setdefault(owner, asyncio.Semaphore(self.limits.at_once))
-        await slot.acquire()
-        exchange.on_start = slot.release
-        try:
-            await self.app(scope, body.receive, exchange.send)
-        finally:
-            exchange.started()
 
     def _note(self, scope: Scope, exchange: "Exchange") -> None:
         seconds, route = time.perf_counter() - exchange.begun, getattr(scope.get("route"), "path", "other")
@@ -136,29 +122,21 @@ class Front:
 
 
 class Exchange:
-    """One request and its answer: its id, when it came, its status, and what is done when the answer begins."""
+    """One request and its answer: its id, when it came, its status."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.begun, self.status, self.code, self._send = time.perf_counter(), 0, "", send
         self.id = request_id(scope)
         self._headers = [*(READ_HEADERS if scope["method"] == "GET" else ANSWER_HEADERS), (b"x-request-id", self.id)]
-        self.on_start: Any = None
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, with the headers that every answer has."""
         if message["type"] == "http.response.start":
-            self.started()
             self.status = message["status"]
             if self.status >= 400:
                 self.code = dict(message["headers"]).get(CODE_HEADER, b"").decode()
             message["headers"] = [*message["headers"], *self._headers]
         await self._send(message)
-
-    def started(self) -> None:
-        """Do once what is due when the answer begins."""
-        done, self.on_start = self.on_start, None
-        if done:
-            done()
 
 
 class Body:
@@ -190,7 +168,7 @@ def request_id(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
             return bytes(value)
-    return f"{PROCESS}{next(NUMBERS):08x}".encode()
+    return secrets.token_hex(8).encode()
 
 
 def refuse_other_sites(scope: Scope) -> None:

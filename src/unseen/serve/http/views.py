@@ -9,10 +9,9 @@ from starlette.responses import Response
 
 from unseen.serve.http.errors import error_content
 from unseen.serve.http.events import VerdictEvent
-from unseen.serve.settings import PAGE
 from unseen.serve.stream.batch import dump_json
-from unseen.serve.stream.disk import folder_bytes
-from unseen.serve.stream.store import StreamEntry, StreamStore
+from unseen.serve.stream.disk import session_bytes
+from unseen.serve.stream.store import StreamEntry
 from unseen.serve.work.jobs import Job
 from unseen.verdicts import finite
 
@@ -25,7 +24,7 @@ def stream_summary(entry: StreamEntry) -> dict[str, Any]:
     return {**shown, "seq": entry.stream.at.seq if entry.stream else None}
 
 
-def stream_info(store: StreamStore, entry: StreamEntry, *, recent: bool = False) -> dict[str, Any]:
+def stream_info(entry: StreamEntry, *, recent: bool = False) -> dict[str, Any]:
     """Everything about a stream that is open, the summary of another."""
     if entry.stream is None:
         return stream_summary(entry)
@@ -53,9 +52,7 @@ def stream_info(store: StreamStore, entry: StreamEntry, *, recent: bool = False)
         "drift": stream.history.drift,
         "alarm": stream.history.watch.shown(),
         "journal_bytes": stream.journal.size(),
-        "memory_bytes": stream.memory,
-        "disk_bytes": folder_bytes(stream.folder),
-        "disk_expected_bytes": store.expected_disk(stream),
+        "memory_bytes": session_bytes(session),
         "replayed": stream.replayed,
         "faults": stream.faults[-10:],
         "snapshots": [
@@ -69,7 +66,7 @@ def stream_info(store: StreamStore, entry: StreamEntry, *, recent: bool = False)
 def recent_info(entry: StreamEntry) -> dict[str, Any]:
     """Recent margins and the latest verdicts, with which of them have a thumbnail."""
     stream = entry.opened
-    latest = recent_records(entry, stream.at.seq - PAGE.latest - 1)
+    latest = recent_records(entry, stream.at.seq - 61)  # as many as a page shows
     shown = [row | {"pictured": row["seq"] in entry.thumbnails} for row in latest]
     return {"margins": stream.history.margins(), "latest": shown}
 
@@ -85,8 +82,8 @@ def recent_records(entry: StreamEntry, after: int) -> list[dict[str, Any]]:
 def kept_events(entry: StreamEntry, after: int) -> list[VerdictEvent]:
     """The verdicts of the samples after one, as far as they are kept, in events of a bounded size."""
     rows, events = recent_records(entry, after), []
-    for start in range(0, len(rows), PAGE.event):
-        part = rows[start : start + PAGE.event]
+    for start in range(0, len(rows), 256):
+        part = rows[start : start + 256]
         pictured = {"pictured": True} if any(row["seq"] in entry.thumbnails for row in part) else {}
         text = dump_json({"verdicts": part, "repeated": False, **pictured})
         events.append(VerdictEvent(part[0]["seq"], part[-1]["seq"], text))

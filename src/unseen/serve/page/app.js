@@ -41,7 +41,9 @@ const reportingErrors = (work) => async (...given) => {
 // --- streams ---
 
 async function listStreams(wanted) {
-  const { streams } = await json("/v1/streams");
+  const { streams, spaces } = await json("/v1/streams");
+  $("create-offered").replaceChildren(new Option("none", ""), ...spaces.map((name) => new Option(name)));
+  $("create-offer").hidden = !spaces.length;
   $("stream").replaceChildren(...streams.map((one) => {
     const option = new Option(`${isolated(one.name || one.id)}${one.status === "ready" ? "" : ` (${one.status})`}`, one.id);
     option.disabled = one.status === "opening";
@@ -298,7 +300,7 @@ $("state").onclick = reportingErrors(async (event) => {
 $("state").href = "#";
 $("new").onclick = () => $("create").showModal();
 $("create-go").onclick = reportingErrors(async () => {
-  const file = $("create-space").files[0], wanted = { name: $("create-name").value };
+  const file = $("create-space").files[0], offered = $("create-offered").value, wanted = { name: $("create-name").value };
   $("create").close();
   let options;
   if (file) {
@@ -307,11 +309,12 @@ $("create-go").onclick = reportingErrors(async () => {
     body.append("stream", JSON.stringify(wanted));
     options = { method: "POST", body };
   } else {
-    wanted.names = $("create-names").value.split("\n").map((name) => name.trim()).filter(Boolean);
+    if (offered) wanted.space = offered;
+    else wanted.names = $("create-names").value.split("\n").map((name) => name.trim()).filter(Boolean);
     options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(wanted) };
   }
-  options.headers = { ...options.headers, "idempotency-key": crypto.randomUUID(), prefer: "wait=2" };
-  await listStreams(await created(await json("/v1/streams", options)));
+  options.headers = { ...options.headers, "idempotency-key": crypto.randomUUID() };
+  await listStreams(await created(await json("/v1/streams?wait=2", options)));
 });
 $("job-cancel").onclick = reportingErrors(cancel);
 $("noted").onclick = reportingErrors(async () => {

@@ -168,9 +168,13 @@ class DataFolder:
             shutil.rmtree(target)
         _remove(gone)
 
+    def spaces(self) -> dict[str, Path]:
+        """The label spaces that the operator put into the data folder."""
+        return {path.stem: path for path in (self.data / "spaces").glob("*.safetensors")}
+
     def space(self, name: str) -> LabelSpace:
-        """A label space that the operator put into the data folder."""
-        offered = {path.stem: path for path in (self.data / "spaces").glob("*.safetensors")}
+        """A label space that the operator offers."""
+        offered = self.spaces()
         if name not in offered:
             raise ServiceError(422, f"expected a label space out of {sorted(offered)}, got {name!r}; check the name")
         return LabelSpace.load(offered[name])

@@ -10,8 +10,8 @@ import hashlib
 import os
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,10 +196,6 @@ class Journal:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-
-    def run(self, append: Callable[[], None]) -> Future[None]:
-        """Do what appends while the caller goes on; the caller waits before it does anything."""
-        return DISK.submit(append)
 
     def take_back(self, to: Position) -> None:
         """Remove the entry after a point, which could not be computed."""

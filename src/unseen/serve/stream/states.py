@@ -18,17 +18,14 @@ from weakref import WeakValueDictionary
 import torch
 
 from unseen import LabelSpace, checkpoint
-from unseen.detectors.state import flatten
 from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import INSIDE
-from unseen.serve.stream.folder import UNFIT
 from unseen.serve.stream.journal import Position
 from unseen.session import Session
 from unseen.storage.files import claimed_checksum, claimed_metadata
 
 # taken by itself, by hand, given by a restore or an edit, of before an edit, and one that could not be read
 Kind = Literal["auto", "kept", "restored", "before", "damaged"]
-ROWS = {"waiting": "pending", "pending.size": "pending.samples.z"}  # counts in a state, and the rows that they are of
 
 log = logging.getLogger("unseen.serve")
 
@@ -50,14 +47,6 @@ class SavedSnapshot(NamedTuple):
     def digest(self) -> bytes:
         """A hash of the file."""
         return hashlib.blake2b(self.path.read_bytes(), digest_size=16).digest()
-
-    def load(self, resume: Callable[[checkpoint.Checkpoint], Session]) -> tuple[Session, Position]:
-        """The session that goes on from it, and its place in the journal."""
-        found = checkpoint.load(self.path)
-        at = Position(*found.identity.get("position", (-1, -1, "")))
-        if at.entry != self.entry:
-            raise StateError(f"expected a snapshot of entry {self.entry}, got one of {at.entry}; restore a copy")
-        return resume(found), at
 
 
 class SnapshotFolder:
@@ -85,9 +74,8 @@ class SnapshotFolder:
 
     def find(self, entry: int) -> SavedSnapshot:
         """The snapshot of an entry that a person may ask for."""
-        for saved in self.all():
-            if saved.entry == entry:
-                return saved
+        if found := [saved for saved in self.all() if saved.entry == entry]:
+            return found[0]
         raise ServiceError(404, f"expected a snapshot of this stream, got {entry}; list them first")
 
     def newest(
@@ -96,7 +84,11 @@ class SnapshotFolder:
         """The session of the newest sound snapshot and its place in the journal; others are set aside as faults."""
         for saved in reversed(self.all()):
             try:
-                return saved.load(resume)
+                found = checkpoint.load(saved.path)
+                at = Position(*found.identity.get("position", (-1, -1, "")))
+                if at.entry != saved.entry:
+                    raise StateError(f"expected a snapshot of entry {saved.entry}, got one of {at.entry}")
+                return resume(found), at
             except OSError:  # of the disk or of file handles; says nothing about the snapshot
                 raise
             except Exception as error:  # an altered file may lead anywhere
@@ -110,7 +102,7 @@ class SnapshotFolder:
     def tidy(self) -> int | None:
         """Delete what newer snapshots replace; the entry from which a restart needs the journal, where it is known."""
         self._forget("kept", most=self._most_kept)
-        self._forget("before", most=INSIDE.undoable)
+        self._forget("before", most=8)
         self._forget("auto", most=INSIDE.autos)
         autos = self.all("auto")
         if len(autos) < INSIDE.autos:
@@ -165,39 +157,6 @@ def shared_space(path: Path) -> LabelSpace:
     claimed = claimed_checksum(path)
     found = _spaces.get(claimed)
     return found if found is not None else _spaces.setdefault(claimed, LabelSpace.load(path))
-
-
-def refuse_unusable(session: Session) -> None:
-    """Refuse a state from which no stream could go on: it may come from anyone, with a checksum that is right."""
-    kept, labels = session.reservoir.kept, session.detector.labels
-    is_named = not len(kept) or 0 <= int(kept.label.min()) <= int(kept.label.max()) < len(labels.names)
-    if not is_named or kept.z.shape[1] != labels.dim or not bool(kept.z.isfinite().all()):
-        raise StateError(f"expected kept images of these names and width {labels.dim}, got others; restore another")
-    for state in session.snapshot:
-        parts = flatten(state)
-        for name, tensor in parts.items():
-            if tensor.is_floating_point():  # the clarity of pending samples is -inf where names are few
-                usable = tensor.isfinite() | ((tensor == -torch.inf) if name == "pending" else False)
-                if not bool(usable.all()):
-                    raise StateError(f"expected a state of finite numbers, got others in {name}; restore another")
-            elif not tensor.ndim and tensor.dtype != torch.bool:
-                most = _most(name, parts)
-                if not 0 <= int(tensor) <= most:
-                    raise StateError(f"expected {name} from 0 to {most:,}, got {int(tensor):,}; restore another")
-    try:
-        session.at(session.snapshot).observe(
-            labels.id_anchors[:1].expand(512, -1)
-        )  # which uses everything that it holds
-    except (LookupError, *UNFIT) as error:
-        raise StateError(f"expected a state that a stream can go on from, got {error}; restore another") from error
-
-
-def _most(name: str, parts: dict[str, torch.Tensor]) -> int:
-    """The largest value of a count: as many rows as there are where it is of rows, for so many are made."""
-    for count, rows in ROWS.items():
-        if f".{name}".endswith(f".{count}") and (of := name.removesuffix(count) + rows) in parts:
-            return len(parts[of])
-    return 1 << 53
 
 
 def arithmetic() -> str:

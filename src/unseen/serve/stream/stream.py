@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -18,11 +18,10 @@ import torch
 from unseen import LabelSpace, checkpoint
 from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import INSIDE, Durability
-from unseen.serve.stream import batch as batch_
 from unseen.serve.stream import journal as journal_
 from unseen.serve.stream import states
-from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, split_by_batch
-from unseen.serve.stream.disk import disk_is_full, session_bytes
+from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, joined, split_by_batch
+from unseen.serve.stream.disk import disk_is_full
 from unseen.serve.stream.folder import StreamConfig
 from unseen.serve.stream.history import History, RecentItems
 from unseen.serve.stream.journal import Journal, JournalEntry, Position, Receipt, Retention
@@ -61,11 +60,6 @@ class Stream:
         return self.readers.detector.labels
 
     @property
-    def memory(self) -> int:
-        """The bytes of the state; while a block is learned there are two."""
-        return session_bytes(self.readers)
-
-    @property
     def snapshot_due(self) -> bool:
         """Whether an automatic snapshot should be taken."""
         return self.at.seq - self._snapshotted >= self.durability.every
@@ -77,18 +71,20 @@ class Stream:
 
     def score(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
         """Verdicts for a block without learning anything."""
-        verdicts = self.readers.score(batch_.joined(batches))
+        verdicts = self.readers.score(joined(batches))
         return split_by_batch(BatchVerdicts(-1, verdicts.structured(), verdicts.names), batches)
 
     def observe(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
         """Learn from a block, wait until it is on disk, then let readers see it and answer."""
+        used_twice = ServiceError(409, "expected an idempotency key used once at a time, got it twice; try again")
         with self.changing():
             repeated = [self._answered_before(batch) for batch in batches]
-            fresh = batch_.first_of_each_key([b for b, answer in zip(batches, repeated, strict=True) if answer is None])
+            new = [batch for batch, answer in zip(batches, repeated, strict=True) if answer is None]
+            fresh = list({batch.idempotency or id(batch): batch for batch in new[::-1]}.values())[::-1]  # once each
             learned = dict(zip(map(id, fresh), self._learn(fresh), strict=True)) if fresh else {}
             # a key that came twice in one block is answered like a retry of the first
             return [
-                old or learned.get(id(batch)) or self._answered_before(batch) or batch_.key_used_twice()
+                old or learned.get(id(batch)) or self._answered_before(batch) or used_twice
                 for batch, old in zip(batches, repeated, strict=True)
             ]
 
@@ -126,12 +122,9 @@ class Stream:
         labels = self.spaces.find(str(found.identity.get("labels"))) or self.labels
         return self.config.fresh(labels).resumed(found)
 
-    def restore(self, source: Path) -> None:
-        """Go on from the state in a file, within what a stream may keep; refuse one from which none could."""
-        session = self.resumed(checkpoint.load(source))
-        states.refuse_unusable(session)
-        kept = session.reservoir
-        session = session.at(session.snapshot, reservoir=replace(kept, unknown=min(kept.unknown, INSIDE.unknown)))
+    def restore(self, number: int) -> None:
+        """Go back to a snapshot, by the number of the entry that it covers."""
+        session = self.resumed(checkpoint.load(self.snapshots.find(number).path))
         with self.changing():
             self.take_over("restore", session)
         self.cover_restores()
@@ -207,17 +200,15 @@ class Stream:
             return ServiceError(422, what, "key_reused")
         kept = self._answers.get(batch.idempotency)
         if kept is None:
-            now = self.writer.score(batch_.joined([batch]))
+            now = self.writer.score(joined([batch]))
             kept = BatchVerdicts(found[0].first, now.structured(), now.names)
         return replace(kept, repeated=True)
 
     def _learn(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
-        z, first, started = batch_.joined(batches), self.at.seq, time.perf_counter()
-        receipts, seq = [], first
-        for batch in batches:
-            if batch.idempotency is not None:
-                receipts.append(Receipt(batch.idempotency, batch.digest, seq, len(batch)))
-            seq += len(batch)
+        z, first, started = joined(batches), self.at.seq, time.perf_counter()
+        numbered = zip(batches, accumulate(map(len, batches), initial=first), strict=False)
+        keyed = ((batch, seq) for batch, seq in numbered if batch.idempotency is not None)
+        receipts = [Receipt(batch.idempotency or b"", batch.digest, seq, len(batch)) for batch, seq in keyed]
         with self._appended_meanwhile(JournalEntry("observe", len(z), z.numpy().tobytes()), receipts):
             verdicts = self.writer.observe(z)
             block = BatchVerdicts(first, verdicts.structured(), verdicts.names)
@@ -235,7 +226,7 @@ class Stream:
     def _appended_meanwhile(self, entry: JournalEntry, receipts: Sequence[Receipt]) -> Iterator[None]:
         """Write an entry while it is computed, because a disk takes as long as a sample; both are waited for."""
         before = self.at
-        appended = self.journal.run(partial(self.append, entry, receipts))
+        appended = journal_.DISK.submit(self.append, entry, receipts)
         try:
             yield
         except BaseException:

@@ -8,9 +8,9 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -67,13 +67,7 @@ def _begin(compute: int, nice: int) -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
-class Sized(Protocol):
-    """A request that says how many samples it holds."""
-
-    def __len__(self) -> int: ...
-
-
-P = TypeVar("P", bound=Sized)
+P = TypeVar("P", bound=Sized)  # a request that says how many samples it holds
 A = TypeVar("A")
 
 
@@ -116,11 +110,6 @@ class MicroBatcher(Generic[P, A]):
     def age(self) -> float:
         """For how many seconds, at most, a request has waited for the next block."""
         return time.monotonic() - self._oldest if self._requests else 0.0
-
-    async def idle(self) -> None:
-        """Wait until every request is answered."""
-        while self._task:
-            await asyncio.sleep(0.005)
 
     async def _run(self) -> None:
         """Do one block after the other until no request waits."""
