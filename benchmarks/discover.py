@@ -1,7 +1,6 @@
 """Hide some classes, stream, group what was rejected, promote by the best suggestion: are they found, named, learned?
 
-    python benchmarks/discover.py ../shared/clip-b16                 # the table of docs/discover.md
-    python benchmarks/discover.py ../shared/clip-b16 --cost          # explain, group 10,000, promote: milliseconds
+    python benchmarks/discover.py ../shared/clip-b16                 # the table of docs/results.md
 
 imagenet200 (5 images per class) and Tiny-ImageNet (50) have real CLIP text: 1,253 words, of which those that are not
 known names are what groups may be called by; hidden names are not among the negatives. CIFAR-100 (100) goes through the
@@ -13,22 +12,21 @@ to is promoted under the best suggestion of its largest group, right or wrong, a
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.cluster import HDBSCAN, KMeans
+from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score
 from torch import Tensor
 
 from unseen import LabelSpace, Session, load_encoder
 from unseen.cli.spaces import load_vocabulary
-from unseen.discover import Group, Vocabulary, explain, group, group_features, promote
+from unseen.discover import Group, Vocabulary, group, promote
 from unseen.discover.clustering import average_linkage, describe_images
 from unseen.features import load_features
 from unseen_bench.run import Case, Row, command, grouped, markdown_table
@@ -129,37 +127,22 @@ def judge_groups(stream: Stream) -> Row:
     vectors = torch.cat([stream.space.id_anchors, stream.words.vectors])
     own = average_linkage(describe_images(unknown.features, kept.features.mean(0), vectors)).numpy()
     raw = unknown.features.numpy()
-    density = HDBSCAN(min_cluster_size=5, copy=True).fit_predict(raw)
     means = KMeans(len(counts), n_init=2, random_state=0).fit_predict(raw)
     found = group(session, stream.words).groups
     pure = [(one, main_class(stream, one)) for one in found if main_class(stream, one)[1] > PURE]
     pure = [(one, main) for one, main in pure if main[0] in stream.hidden]
-    right = [rank_of(stream.names[main[0]], one) for one, main in pure]
+    right = [one.suggestions[0].word == stream.names[main[0]] for one, main in pure if one.suggestions]
     got = {main[0] for one, main in pure if main[1] * one.size >= HALF * total[main[0]]}
     return {
         "unknown": len(unknown),
         "rejected": sum(counts[one] for one in stream.hidden) / sum(total[one] for one in stream.hidden),
         "ami": adjusted_mutual_info_score(truth, own),
         "ami_kmeans": adjusted_mutual_info_score(truth, means),
-        "ami_hdbscan": adjusted_mutual_info_score(truth, singled(density)),
         "groups": len(found),
-        "findable": float(np.mean([counts[one] >= HALF * total[one] for one in stream.hidden])),
         "found": len(got) / len(stream.hidden),
         "pure": len(pure),
-        "first": float(np.mean([place == 0 for place in right])) if right else float("nan"),
-        "first_five": float(np.mean([place < 5 for place in right])) if right else float("nan"),
+        "first": float(np.mean(right)) if right else float("nan"),
     }
-
-
-def rank_of(name: str, one: Group) -> int:
-    """The place of a name among the suggestions for a group, 99 where it is none of them."""
-    words = [word.word for word in one.suggestions]
-    return words.index(name) if name in words else 99
-
-
-def singled(cluster: np.ndarray) -> np.ndarray:
-    """Clusters in which every outlier is one of its own."""
-    return np.where(cluster < 0, np.arange(len(cluster)) + cluster.max() + 1, cluster)
 
 
 def main_class(stream: Stream, one: Group) -> tuple[int, float]:
@@ -188,16 +171,12 @@ def judge_promotion(stream: Stream) -> Row:
     before, after = found.session.at(found.session.snapshot).observe(z), session.observe(z)
     new, old = torch.isin(label, torch.tensor(sorted(places))), ~torch.isin(label, torch.tensor(sorted(stream.hidden)))
     zero = zero_shot(stream, z) == label
-    few = (z @ stream.space.id_anchors.T).argmax(1) == wanted
     return {
         "promoted": len(places),
-        "named": share_of(after.label == wanted, new),
         "kept_named": share_of((after.label == wanted) & after.known, new),
         "zero_shot": share_of(zero, new),
         "old_before": share_of((before.label == wanted) & before.known, old),
         "old_after": share_of((after.label == wanted) & after.known, old),
-        "old_zero_shot_few": share_of(few, old),
-        "old_zero_shot": share_of(zero, old),
     }
 
 
@@ -214,44 +193,10 @@ def share_of(right: Tensor, among: Tensor) -> float:
     return float(right[among].double().mean())
 
 
-def cost(folder: Path) -> Iterator[Row]:
-    """Yield what each step takes with 1,000 names and 10,499 negatives and a full sample of images."""
-    texts = "imagenet1k", "surrogate-negatives"
-    known, other = (load_features(folder / f"text-{name}.safetensors") for name in texts)
-    names = tuple(f"{name} ({row})" for row, name in enumerate(known.keys))
-    space = LabelSpace(names, tuple(other.keys), known.z, other.z)
-    z = load_features(folder / "images-cifar100.safetensors").z
-    session = Session(space)
-    session.observe(z, [f"image {row}" for row in range(len(z))])
-    explain(session, z[0])
-    yield {"step": "explain", **timed(lambda: explain(session, z[0]), 20)}
-    yield {"step": "group 10,000 images", **timed(lambda: group_features(z, [""] * len(z), space), 1)}
-    found = group(session)
-    first = found.groups[0].number
-    yield {"step": "promote", **timed(lambda: promote(found.session, first, "something", z[0]), 3)}
-    tensors = session.reservoir.tensors()
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) / 1e6
-    full = session.reservoir.byte_limit / 1e6
-    yield {"step": "sample of images", "images": len(session.reservoir.images), "megabytes": size, "full": full}
-
-
-def timed(job: Callable[[], object], times: int) -> Row:
-    """Milliseconds by the clock, and of processor time: other programs may run on the same cores."""
-    started, spent = time.perf_counter(), time.process_time()
-    for _ in range(times):
-        job()
-    clock, processor = time.perf_counter() - started, time.process_time() - spent
-    return {"milliseconds": 1000 * clock / times, "processor_milliseconds": 1000 * processor / times}
-
-
 def main() -> None:
     parser = command.parser(__doc__, features=True, resumes=True, seeds=2)
-    parser.add_argument("--cost", action="store_true", help="measure time and memory")
     parser.add_argument("--sets", default=",".join(SETS), help="which sets (all)")
     arguments = command.parse(parser)
-    if arguments.cost:
-        command.show(cost(arguments.folder), arguments)
-        return
     keys = [
         {"set": which, "hidden": hidden, "seed": seed}
         for which in arguments.sets.split(",")
@@ -266,20 +211,14 @@ GROUPS = {
     "hidden rejected": "rejected",
     "AMI": "ami",
     "k-means": "ami_kmeans",
-    "HDBSCAN": "ami_hdbscan",
-    "findable": "findable",
     "found": "found",
-    "named 1st": "first",
-    "in 5": "first_five",
+    "named": "first",
 }
 PROMOTION = {
-    "named": "named",
     "and kept": "kept_named",
     "zero-shot": "zero_shot",
     "old before": "old_before",
     "old after": "old_after",
-    "zero-shot, old names": "old_zero_shot_few",
-    "zero-shot, all names": "old_zero_shot",
 }
 
 

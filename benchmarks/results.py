@@ -42,7 +42,7 @@ from unseen_bench.run import (
     run_experiment,
     with_sweeps,
 )
-from unseen_bench.run.paper import FITTED
+from unseen_bench.run.paper import methods_of
 
 LEARNING = tuple(name for name in default_detectors() if name in ("pooled", "online", "oracle-online"))
 FREE = tuple(name for name in default_detectors() if name not in ORACLES)
@@ -66,7 +66,7 @@ class Part:
 
 PLAN = (
     Part("imagenet200", (*FREE, ONE_GROUP, *PLAIN), 10),
-    Part("imagenet200", FITTED, 1),
+    Part("imagenet200", methods_of(["*fitted"]), 1),
     Part("imagenet200", LEARNING, 3, ("id_first", "ood_first", "temporal")),
     Part(
         "imagenet200",
@@ -76,7 +76,7 @@ PLAN = (
         ("kappa=0.02,0.05,0.1,0.2", "rho=0.01,0.03,0.1,0.3", "beta=0.8,0.95,0.99"),
     ),
     Part("imagenet200-lowres", (*FREE, ONE_GROUP, *PLAIN), 10),
-    Part("imagenet200-lowres", FITTED, 1),
+    Part("imagenet200-lowres", methods_of(["*fitted"]), 1),
     Part("imagenet1k-surrogate", (*FREE, ONE_GROUP, *PLAIN), 3),
     Part("cifar10", FREE, 10),
     Part("cifar10", (ONE_GROUP, *PLAIN), 3),
@@ -207,7 +207,7 @@ def section(suite: suites.Suite, rows: list[Row], results: ResultFolder) -> str:
     for judged in verdict_tables(rows):
         text += f"\n### {judged.title}\n\n" + "\n".join(markdown_table(judged.heads, judged.lines)) + "\n"
     for table in tables.tables(rows, suite):
-        text += f"\n### {table.title}\n\n{tables.markdown(table, unclean=suite.unclean)}"
+        text += f"\n### {table.title}\n\n{table.grid(suite.unclean).markdown()}\n"
     names = {row["detector"] for row in rows}
     if {"pooled", "neglabel"} <= names:
         text += f"\n### {suite.name}: pooled less neglabel, 95 % intervals over seeds and samples\n\n"

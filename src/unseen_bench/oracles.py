@@ -9,11 +9,10 @@ what the label itself gives away.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,9 +22,9 @@ from unseen.detectors import Detector, DetectorOutput, Online, OnlineID
 from unseen.detectors.base import BLOCK, unit
 from unseen.detectors.neglabel import grouped_log_odds
 from unseen.odds import energy, text_logits
-from unseen.scan import naive
 from unseen_bench.evaluate import Cost, Evaluation, judge
 from unseen_bench.trial import Trial
+from unseen_bench.walk import walk
 
 GROUPS = 20  # of negatives in the released code, one after another as they are listed
 
@@ -51,24 +50,44 @@ def released(detector: Online, z: Float[Tensor, "T d"], is_id: Bool[Tensor, " T"
     reads frozen text on the other side, and on the side of its label the mean of prototypes and text with the weight
     sqrt(samples that taught this side / length of the stream). Negatives are divided into GROUPS.
     """
-    text = detector.labels.id_anchors, detector.labels.ood_anchors
-    banks, taught = list(text), [0, 0]
-    count = min(GROUPS, len(text[1]))
-    groups = torch.arange(len(text[1]) // count * count, device=z.device).view(count, -1)
-    scores, labels = [], []
-    for image, known in zip(z, is_id.tolist(), strict=True):
-        side = 0 if known else 1
-        logits = [anchors @ image / detector.tau for anchors in text]
-        target = logits[side].softmax(dim=0)
-        weight = math.sqrt(taught[side] / len(z))
-        blended = torch.nn.functional.normalize(torch.lerp(text[side], banks[side], weight), dim=1)
-        logits[side] = blended @ image / detector.tau
-        scores.append(grouped_log_odds(energy(logits[0].unsqueeze(0)), logits[1].unsqueeze(0), groups))
-        labels.append(logits[0].argmax())
-        taught[side] += 1
-        step = torch.tensor(detector.rho / math.sqrt(taught[side]), dtype=z.dtype, device=z.device)
-        banks[side] = naive.update(banks[side], image, target, step, kappa=detector.kappa)
-    return DetectorOutput.of(torch.cat(scores).to(z), torch.stack(labels), torch.where(is_id, 1, -1).to(torch.int8))
+    sides = [Side(anchors, anchors, 0) for anchors in (detector.labels.id_anchors, detector.labels.ood_anchors)]
+    count = min(GROUPS, len(sides[1].text))
+    groups = torch.arange(len(sides[1].text) // count * count, device=z.device).view(count, -1)
+    outputs = []
+    for block, known in zip(z.split(BLOCK), is_id.split(BLOCK), strict=True):
+        logits = text_logits(detector.labels, block, tau=detector.tau)
+        for i, mine in enumerate((known, ~known)):
+            logits[i][mine], sides[i] = sides[i].taught_by(block[mine], logits[i][mine], detector, length=len(z))
+        score = grouped_log_odds(energy(logits.known), logits.negative, groups)
+        outputs.append(DetectorOutput.of(score, logits.known.argmax(dim=1), torch.where(known, 1, -1).to(torch.int8)))
+    return DetectorOutput.joined(outputs)
+
+
+class Side(NamedTuple):
+    """The known or the negative names in the released code: text, prototypes, and how many samples taught them."""
+
+    text: Float[Tensor, "C d"]
+    bank: Float[Tensor, "C d"]
+    taught: int
+
+    def taught_by(
+        self, z: Float[Tensor, "n d"], logits: Float[Tensor, "n C"], detector: Online, *, length: int
+    ) -> tuple[Float[Tensor, "n C"], Side]:
+        """The logits of each sample by the blend as it was before its own update, and the side after all of them.
+
+        `logits` are those of the text, and `length` is that of the whole stream.
+        """
+        count = torch.arange(self.taught, self.taught + len(z), device=z.device).double()
+        step, weight = (one.to(z.dtype) for one in (detector.rho / (count + 1).sqrt(), (count / length).sqrt()))
+        bank, read = self.bank, [logits[:0]]
+        for part in walk(bank, z, logits.softmax(dim=1), step, kappa=detector.kappa):
+            text, share = logits[part.rows] * detector.tau, weight[part.rows].unsqueeze(1)
+            pulled = part.coef * text  # how far each sample moved each row along its text
+            likeness = ((self.text * bank).sum(dim=1) - pulled.cumsum(dim=0) + pulled) * part.scale
+            squared = (1 - share) ** 2 + share**2 + 2 * share * (1 - share) * likeness  # length of the blend
+            read.append(torch.lerp(text, part.cosine, share) / squared.sqrt() / detector.tau)
+            bank = part.after
+        return torch.cat(read), Side(self.text, bank, self.taught + len(z))
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from torch.nn.functional import normalize, one_hot
 from unseen.detectors.base import in_range, positive, unit
 from unseen.errors import FeatureError, SettingError
 from unseen.labels import LabelSpace
-from unseen.scan.blocked import BlockUpdate, apply_update, blocks, learn
 from unseen.scan.gate import decaying_steps
+from unseen_bench.walk import walk
 
 
 @dataclass(frozen=True)
@@ -274,14 +274,11 @@ def regret(
     everyone = torch.ones(len(z), dtype=torch.bool, device=z.device)
     step, _ = decaying_steps(everyone, torch.zeros((), dtype=torch.int64, device=z.device), rho=rho, dtype=z.dtype)
     bank, losses, gradients = start, [], []
-    for block in blocks(step, kappa):
-        target = targets[block]
-        cosine, gram = z[block] @ bank.T, z[block] @ z[block].T
-        coef, scale = learn(cosine, gram, target, step[block] / kappa, kappa)
-        before = (cosine - gram.tril(-1) @ coef) * scale[:-1] / kappa
+    for part in walk(start, z, targets, step, kappa=kappa):
+        before, target = part.cosine / kappa, targets[part.rows]
         losses.append(_loss(before, target))
         gradients.append(torch.linalg.vector_norm(torch.softmax(before, dim=1) - target, dim=1) / kappa)
-        bank = apply_update(bank, BlockUpdate(z[block], coef, scale))
+        bank = part.after
     fixed = _loss(z @ best.T / kappa, targets)
     return Regret(torch.cat(losses).double(), fixed.double(), torch.cat(gradients).double(), bank, rho)
 

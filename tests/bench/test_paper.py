@@ -1,23 +1,25 @@
 """Every table and figure of the paper has runs, sources and a place in the report."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image as Pillow
+import torch
 from typer.testing import CliRunner
 
-from helpers import suite_files
+from helpers import openood, suite_files
 from helpers.tiny_models import save_clip
+from unseen import LabelSpace
 from unseen.cli import app
-from unseen.errors import SettingError
+from unseen.encoders import load_encoder
+from unseen.errors import DataError, SettingError
 from unseen_bench import run as bench
 from unseen_bench import suites
 from unseen_bench.exhibits import paper as report
-from unseen_bench.exhibits.tables import tex
-from unseen_bench.mining import Corpus, find_miner, wordnet
+from unseen_bench.exhibits.grid import tex
+from unseen_bench.mining import Corpus, find_miner, mine, wordnet
 from unseen_bench.run import leaderboard, paper
 from unseen_bench.suites import tables
 
@@ -30,9 +32,8 @@ def toy(tmp_path, monkeypatch):
     (tmp_path / "features").mkdir()
     table, methods = suite_files.write(tmp_path / "features"), ("mcm", "online", "online-id")
     exhibits = tuple(
-        paper.Exhibit(one.name, one.title, one.suites, (str(table),), methods, one.orders, sweeps)
+        replace(one, stand_ins=(str(table),), methods=methods, sweeps=("kappa=0.02,0.05",) if one.sweeps else ())
         for one in paper.PAPER
-        for sweeps in [("kappa=0.02,0.05",) if one.sweeps else ()]
     )
     monkeypatch.setattr(paper, "PAPER", exhibits)
     return table.parent
@@ -64,50 +65,96 @@ def test_without_data_every_exhibit_says_which_files_it_needs(tmp_path):
     assert result.exit_code == 0
     text = (tmp_path / "paper.md").read_text()
     assert text.count("State: needs data.") == 17
-    assert "imagenet needs known (images_largescale/imagenet_1k/val or imagenet/val)" in text
+    assert "imagenet needs --data, a folder of images: `unseen bench imagenet --check DATA` says which" in text
     assert "imagenet200 (stand-in) needs text-imagenet1k.safetensors" in text
     assert "published elsewhere: openood-imagenet; these see a batch of 256 images" in text
     assert "| reneg | 87.12 | 56.57 | 97.19 | 14.66 |" in text
     assert "printed: imagenet-336" in text
-    assert r"images\_\allowbreak{}largescale/\allowbreak{}imagenet" in (tmp_path / "paper.tex").read_text()
+    assert r"text-imagenet1k.safetensors, images-imagenet\_\allowbreak{}val5" in (tmp_path / "paper.tex").read_text()
 
 
 @pytest.fixture
 def on_disk(tmp_path, monkeypatch) -> tuple[Path, Path]:
     """A few photos per set where OpenOOD's scripts put them, of Places and SUN none, and a small CLIP."""
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    root = tmp_path / "data"
-    images, lists = root / "images_largescale", root / "benchmark_imglist" / "imagenet"
-    lists.mkdir(parents=True)
-    homes = [images / "imagenet_1k" / "val" / wnid for wnid in ("n01440764", "n01443537")]
-    for home in (*homes, images / "inaturalist", root / "images_classic" / "texture" / "banded"):
-        home.mkdir(parents=True)
-        for number in range(3):
-            pixels = np.random.default_rng(len(str(home)) + number).integers(0, 256, (40, 50, 3), dtype=np.uint8)
-            Pillow.fromarray(pixels).save(home / f"{number}.jpg")
+    root = openood.write(tmp_path / "data")
+    for name in ("SUN", "Places"):
+        shutil.rmtree(root / name)
     few = Corpus("few", {name: words[::140] for name, words in wordnet().lists.items()})  # all take a minute
     miner = replace(find_miner("neglabel"), corpus=lambda: few)
     monkeypatch.setattr("unseen_bench.mining.mining.find_miner", lambda name: miner)
-    (lists / "test_inaturalist.txt").write_text("".join(f"inaturalist/{number}.jpg -1\n" for number in range(3)))
     return root, save_clip(tmp_path / "model", context=77)
 
 
+def paper_of(monkeypatch, data, model, out, *more, exhibits):
+    """The exit code of `bench paper` with these exhibits alone, its report, and what it said."""
+    monkeypatch.setattr(paper, "PAPER", exhibits)
+    words = ("paper", "--data", data, "--encoder", model, "--seeds", 1, "--workers", 1, "-o", out)
+    result = cli(*words, *more)
+    return result.exit_code, (out / "paper.md").read_text(), result.stderr
+
+
 def test_a_table_of_which_images_are_missing_says_so_and_the_exit_code_is_1(on_disk, toy, tmp_path, monkeypatch):
-    root, model = on_disk
     one = paper.Exhibit("Table 1", "four sets", ("imagenet",), (str(toy / "toy.toml"),), ("mcm", "neglabel"))
-    monkeypatch.setattr(paper, "PAPER", (one,))
-    words = ("paper", "--data", root, "--features", toy, "--encoder", model, "--seeds", 1, "--workers", 1)
-    result = cli(*words, "-o", tmp_path)
-    assert result.exit_code == 1
-    text = (tmp_path / "paper.md").read_text()
+    code, text, said = paper_of(monkeypatch, *on_disk, tmp_path, "--features", toy, exhibits=(one,))
+    assert code == 1
     assert "State: in part, on imagenet; stand-in: toy." in text
-    assert "Missing: imagenet needs known (6 of 50,000 images in" in text
+    assert "Missing: imagenet ran without the whole of known (6 of 50,000 images), inaturalist (3 of 10,000" in text
     assert "sun (0 of 10,000 images)" in text
     line = next(line for line in text.splitlines() if line.startswith("| method | inaturalist AUROC"))
     assert "average of 2 AUROC" in line
     printed = next(line for line in text.splitlines() if line.startswith("| *neglabel, as printed*"))
     assert printed.split(" | ")[-5] == f"{(99.49 + 90.22) / 2:.2f}"  # of the same two sets
-    assert "Table 1 is incomplete: imagenet needs" in result.stderr
+    assert "Table 1 is incomplete: imagenet ran without" in said
+
+
+def test_every_suite_over_images_reads_what_the_download_scripts_leave(on_disk, tmp_path, monkeypatch):
+    own = [name for name in suites.names() if suites.needs_images(name) and suites.read(name)["encoder"] == "ViT-B/16"]
+    own.remove("imagenet-lapt")
+    code, text, _ = paper_of(
+        monkeypatch,
+        *on_disk,
+        tmp_path,
+        exhibits=(paper.Exhibit("Table 1", "all", tuple(own), methods=("online",), orders=("shuffled",)),),
+    )
+    assert code == 1  # three photos are not 10,000
+    assert f"State: in part, on {', '.join(own)}." in text
+
+
+def test_advice_of_a_check_names_the_places_of_what_is_missing(on_disk):
+    result = cli("imagenet-lapt", "--check", on_disk[0])
+    assert result.exit_code == 1
+    assert "known                6 of 50,000 images  ← incomplete" in result.stderr
+    assert (
+        "missing, left out: looked for in benchmark_imglist/imagenet/test_sun.txt or images_largescale/sun or SUN"
+        in (result.stderr)
+    )
+    assert "lapt.safetensors  ← missing: `unseen bench learn --method lapt` writes it" in result.stderr
+
+
+def test_prompts_learned_by_lapt_are_what_table_8_reads(on_disk, tmp_path, monkeypatch):
+    root, model = on_disk
+    (root / "imagenet_classes.txt").write_text("n01440764 tench\nn01443537 goldfish\nn01484850 great white shark\n")
+    letters = Corpus("letters", {"noun.letter": tuple("abcdefghij")})
+    space = mine(["tench", "goldfish", "great white shark"], load_encoder(model), negatives=4, corpus=letters)
+    space.save(tmp_path / "space.safetensors")
+    table_8 = (paper.Exhibit("Table 8", "LAPT", ("imagenet-lapt",), methods=("online",)),)
+    _, text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)
+    assert f"imagenet-lapt needs {root}/lapt.safetensors: `unseen bench learn --method lapt --examples PHOTOS" in text
+    learn = ("learn", "--method", "lapt", "--examples", root / "sketch", "--space", tmp_path / "space.safetensors")
+    assert cli(*learn, "--encoder", model, "--context", 2, "-o", root / "lapt.safetensors").exit_code == 0
+    learned = LabelSpace.load(root / "lapt.safetensors")
+    assert learned.negatives == space.negatives
+    assert not torch.isclose(learned.ood_anchors, space.ood_anchors).all(dim=1).any()  # the learned context words them
+    _, text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)
+    assert "State: in part, on imagenet-lapt." in text
+    suite = suites.load_images("imagenet-lapt", root, encoder=str(model))
+    torch.testing.assert_close(suite.labels_of("neglabel").ood_anchors, learned.ood_anchors)
+    (root / "imagenet_classes.txt").write_text("n01440764 tench\nn01443537 goldfish\n")
+    with pytest.raises(
+        DataError, match=r"expected the 2 names of the suite in .*'great white shark' is in one of them"
+    ):
+        suites.load_images("imagenet-lapt", root, encoder=str(model))
 
 
 def test_a_suite_that_cannot_be_loaded_is_a_reason_and_exit_code_1(toy, tmp_path):
@@ -121,9 +168,17 @@ def test_a_suite_that_cannot_be_loaded_is_a_reason_and_exit_code_1(toy, tmp_path
 
 
 def test_printed_averages_that_are_not_the_mean_of_their_sets_are_said():
-    found = [told for one in paper.PAPER for told in paper.odd_averages(one)]
-    assert "imagenet-sketch, oracle-released, average: FPR95 is printed 10.72, the mean of its sets is 9.72" in found
-    assert {told.split(",")[1].strip() for told in found if told.startswith("imagenet,")} >= {"gl-mcm", "dnm"}
+    found = {told.replace(" the mean of its sets is ", "") for one in paper.PAPER for told in paper.odd_averages(one)}
+    assert found == {
+        "imagenet, gl-mcm, average: FPR95 is printed 35.06,34.31",
+        "imagenet, dnm, average: FPR95 is printed 22.33,22.37",
+        "imagenet-336, adaneg, average: AUROC is printed 96.84,96.87",
+        "imagenet-sketch, oracle-released, average: FPR95 is printed 10.72,9.72",
+        "imagenet-lapt, adaneg, average: FPR95 is printed 16.32,16.57",
+        "openood-cifar10, adaneg, far: AUROC is printed 99.26,99.24",
+        "seed 6: AUROC is printed 97.65,97.67",
+        "seed 6: FPR95 is printed 12.75,12.80",
+    }
 
 
 def test_stand_ins_run_and_the_report_is_written_in_three_forms(toy, tmp_path):
@@ -166,7 +221,7 @@ def test_printed_lines_without_one_of_ours_stand_in_a_table_of_their_own(toy):
     suite = replace(suites.load(str(toy / "toy.toml"), toy), source=suites.Source("imagenet", toy))
     runs = bench.list_runs(suite, names=["mcm"], orders=("shuffled",), seeds=1)
     rows = [row for _, row in bench.run_all(suite, runs, workers=1)]
-    outcome = paper.Outcome(paper.Plan(exhibit, ("imagenet",), (), ()), [(suite, rows)])
+    outcome = paper.Outcome(exhibit, ran=[(suite, rows)])
     grid = report.section(outcome).parts[-1]
     assert [line[0] for line in grid.lines] == ["oracle-released", "zoc"]
     assert grid.lines[0][1:3] == ["99.88 (0.04)", "0.50 (0.03)"]

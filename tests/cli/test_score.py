@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from helpers import suite_files
 from helpers.commands import rows, run
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, keyed
@@ -218,7 +217,6 @@ def test_without_ray_only_the_ray_option_is_refused(files, monkeypatch):
     for command in (
         (*MANY, "--by", "site"),
         ("encode", "photos", "-o", "f"),
-        ("bench", suite_files.write(files), "--features", "."),
     ):
         with pytest.raises(MissingExtra, match=r"unseen\[ray\]"):
             run(*command, "--ray", "auto")

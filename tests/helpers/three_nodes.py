@@ -26,7 +26,7 @@ from unittest.mock import patch
 import torch
 from safetensors.torch import save_file
 
-from helpers import suite_files, tiny_text
+from helpers import tiny_text
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import SessionSpec, keyed, version
@@ -38,9 +38,6 @@ from unseen.images import find_images
 from unseen.scale import cluster
 from unseen.scale import encode as scaled_encode
 from unseen.scale import score as scaled_score
-from unseen_bench import suites
-from unseen_bench.run import ResultFolder, list_runs, run_all
-from unseen_bench.run import ray as scaled_bench
 
 GIVE_UP = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}  # Ray itself waits 60 s for a head
 STORE = 80 << 20  # bytes of object store of a node
@@ -191,19 +188,9 @@ def score_without_head(folder: Path) -> Row:
     return counted("score --by, head killed", count, verdicts, equal=rows == local.stdout.splitlines())
 
 
-def bench_without_head(folder: Path) -> Row:
-    table, out = suite_files.write(folder), folder / "there"
-    words = ["bench", str(table), "--features", str(folder), "--seeds", "10", "--detectors", "mcm,online,pooled"]
-    without_head([*words, "-o", str(out)], lambda: any(path.stat().st_size for path in out.glob("*.jsonl")))
-    local = subprocess.run([sys.executable, "-m", "unseen", *words, "--json"], capture_output=True, text=True)
-    found, expected = ([json.dumps(json.loads(line) | {"seconds": 0}, sort_keys=True) for line in text.splitlines()]
-                       for text in (next(out.glob("*.jsonl")).read_text(), local.stdout))  # fmt: skip
-    return counted("bench, head killed", len(expected), found, equal=sorted(found) == sorted(expected))
-
-
 def heads() -> Iterator[Row]:
     """Yield a row for each command that lost the head of its cluster, and was run again on another."""
-    for work in (encode_without_head, score_without_head, bench_without_head):
+    for work in (encode_without_head, score_without_head):
         started = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             row = work(Path(folder))
@@ -215,21 +202,6 @@ def save_pictures(folder: Path, count: int) -> Path:
     for number, image in enumerate(pictures(count)):
         image.pixels.save(folder / f"{number:05d}.png")
     return folder
-
-
-def bench(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
-    table = suite_files.write(folder)
-    suite = suites.load(str(table), table.parent)
-    runs = list_runs(suite, names=("mcm", "online", "pooled"), orders=("shuffled",), seeds=2 * scale)
-    here, there = (ResultFolder(folder / name, "toy") for name in ("here", "there"))
-    found = []
-    for _, row in run_all(suite, runs, there, executor=scaled_bench.on_ray(ray)):
-        found.append(row)
-        nodes.kill()
-    expected = [row for _, row in run_all(suite, runs, here, workers=1)]
-    clock = {"seconds": 0}
-    equal = [row | clock for row in found] == [row | clock for row in expected]
-    return counted("bench", len(runs), [json.dumps(row | clock, sort_keys=True) for row in found], equal=equal)
 
 
 def counted(verb: str, rows_in: int, rows_out: list[str], *, equal: bool) -> Row:
@@ -248,7 +220,6 @@ def counted(verb: str, rows_in: int, rows_out: list[str], *, equal: bool) -> Row
 VERBS: dict[str, Callable[[Any, ThreeNodes, Path, int], Row]] = {
     "encode": encode,
     "score": score,
-    "bench": bench,
     "gpus": encode_by_gpus,
 }
 

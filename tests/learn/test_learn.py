@@ -33,7 +33,6 @@ from unseen_bench.methods.prompts.losses import (
     name_loss,
 )
 from unseen_bench.methods.prompts.methods import CoOp
-from unseen_bench.methods.prompts.space import chosen_crops, random_crops
 
 NAMES = ("cat", "dog", "photo", "nice")
 CONTEXT = 4
@@ -185,15 +184,6 @@ def test_the_score_of_lsn_equals_its_formula(encoder: HubEncoder, space: LabelSp
     for part in made.ood_anchors.split(4):
         expected = expected + ((1 - z @ part.T) / 5).softmax(1).amax(1) / 3
     torch.testing.assert_close(LSNScore(made).score(None, z).score, expected)
-
-
-def test_crops_are_divided_into_those_like_the_name_and_those_unlike(encoder: HubEncoder, space: LabelSpace) -> None:
-    crops = random_crops(pictures(1)[0], 5, torch.Generator().manual_seed(0))
-    assert all(width == height for width, height in (crop.pixels.size for crop in crops))
-    chosen = chosen_crops(batch(encoder, "crops"), space.id_anchors)
-    text = space.id_anchors[chosen.label].unsqueeze(1)
-    near, far = ((part.float() * text).sum(2) for part in (chosen.near, chosen.far))
-    assert bool((near.amin(1) >= far.amax(1)).all())
 
 
 def test_bad_input_is_refused(encoder: HubEncoder) -> None:

@@ -81,18 +81,6 @@ def test_negprompt_is_coop_first_and_then_a_multi_label_loss_with_negatives_kept
     assert loss_of("negprompt", negative, 0.5) == pytest.approx(expected)
 
 
-def test_id_like_gives_crops_near_a_name_to_it_and_far_ones_to_the_outliers() -> None:
-    outliers = unit(4, WIDTH, seed=7)
-    near, far = (unit(B * 2, WIDTH, seed=seed).reshape(B, 2, WIDTH) for seed in (8, 9))
-    every = torch.cat([KNOWN, outliers])
-    inside = mean_nll(near.flatten(0, 1), every, LABEL.repeat_interleave(2))
-    outside = -sum(float((100 * every @ crop).softmax(0)[K:].sum().log()) for crop in far.flatten(0, 1)) / len(
-        far.flatten(0, 1)
-    )
-    expected = inside + 0.3 * outside + 0.2 * pairwise(outliers.unsqueeze(1))
-    assert loss_of("id-like", outliers, near=near, far=far) == pytest.approx(expected)
-
-
 def test_rates_are_warmed_up_for_one_epoch_and_fall_by_a_cosine() -> None:
     run = Training.__new__(Training)
     for name, (epochs, rate) in {"coop": (50, 0.002), "lapt": (10, 0.01)}.items():

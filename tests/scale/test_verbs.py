@@ -18,7 +18,6 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from helpers import suite_files
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import SessionSpec, keyed
@@ -31,9 +30,6 @@ from unseen.images import find_images
 from unseen.scale import encode as scaled_encode
 from unseen.scale import pool
 from unseen.scale import score as scaled_score
-from unseen_bench import suites
-from unseen_bench.run import ResultFolder, list_runs, run_all
-from unseen_bench.run import ray as scaled_bench
 
 # Ray warns of its own use of what it deprecates, and leaves sockets to the collector
 pytestmark = [
@@ -275,33 +271,3 @@ def test_an_error_in_a_worker_is_raised_with_its_own_type(ray, streams):
     recipe = keyed.StreamJob(SessionSpec(labels.with_negatives(0), "neglabel"))
     with pytest.raises(LabelError, match="expected a label space with negatives"):
         list(scaled_score.on_ray(ray)(recipe, keyed.split(keys), z, {}))
-
-
-def test_a_benchmark_on_ray_has_the_same_rows_and_resumes(ray, tmp_path):
-    table = suite_files.write(tmp_path)
-    suite = suites.load(str(table), table.parent)
-    runs = list_runs(suite, names=("mcm", "online"), orders=("shuffled",), seeds=2)
-    here, there = (ResultFolder(tmp_path / name, "toy") for name in ("here", "there"))
-    expected = [row for _, row in run_all(suite, runs, here, workers=1)]
-    list(run_all(suite, runs[:2], there, executor=scaled_bench.on_ray(ray)))
-    sent = []
-
-    def counting(suite, runs):
-        sent.extend(runs)
-        return scaled_bench.on_ray(ray)(suite, runs)
-
-    found = [row for _, row in run_all(suite, runs, there, executor=counting)]
-    assert sent == runs[2:]
-    clock = {"seconds": 0}
-    assert [row | clock for row in found] == [row | clock for row in expected]
-    assert all(torch.equal(here.samples(row), there.samples(row)) for row in expected)
-
-
-def test_the_bench_command_with_ray_prints_the_same_rows(ray, tmp_path):
-    table = suite_files.write(tmp_path)
-    words = ["bench", str(table), "--features", str(tmp_path), "--seeds", "1", "--detectors", "mcm,online", "--json"]
-    one, two = (
-        [json.loads(line) | {"seconds": 0} for line in CliRunner().invoke(app, [*words, *more]).stdout.splitlines()]
-        for more in (["--workers", "1"], ["--ray", "local"])
-    )
-    assert one == two != []

@@ -119,7 +119,7 @@ def test_inventory_compares_found_with_expected_counts(root):
     assert (found["known"].images, found["known"].is_complete) == (24, True)
     assert (found["grey"].images, found["grey"].absent, found["grey"].is_complete) == (8, 1, False)
     assert (found["yellow"].images, found["yellow"].unclean, found["yellow"].is_complete) == (10, True, True)
-    assert (found["violet"].images, found["violet"].where, found["violet"].is_complete) == (0, None, False)
+    assert (found["violet"].images, found["violet"].where, found["violet"].is_complete) == (0, (), False)
 
 
 def test_images_are_encoded_scored_and_reported(root, colours, tmp_path):
@@ -140,7 +140,7 @@ def test_images_are_encoded_scored_and_reported(root, colours, tmp_path):
     assert result.exit_code == 1  # a set is missing, and the code says so
     assert "grey" in result.stdout
     assert "violet" not in result.stdout
-    assert "yellow *" in (out / "report.html").read_text()
+    assert "yellow*" in (out / "report.html").read_text()
     suite = suites.load_images(str(root / "toy.toml"), root)
     assert suite.pool.source.bincount().tolist() == [24, 7, 10]  # the torn picture is left out, not replaced
     assert suite.labels.names == ("red", "green", "blue")
@@ -231,7 +231,7 @@ def test_images_are_encoded_once(root, colours, monkeypatch):
 def test_classes_that_have_a_folder_make_the_known_names(root, colours):
     table = root / "folders.toml"
     table.write_text(
-        f'extends = "{root}/toy.toml"\nabout = "two of three"\n[known]\nfolders = ["variant"]\nby = "folder"\n'
+        f'extends = "{root}/toy.toml"\nabout = "two of three"\n[known]\nlists = []\nfolders = ["variant"]\n'
     )
     for key, colour in (("n00000003", "blue"), ("n00000001", "red"), ("n99999999", "white")):
         paint(root, f"../variant/{key}/0.png", colour)

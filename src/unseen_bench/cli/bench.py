@@ -1,7 +1,5 @@
 """unseen bench and compare: run a suite, print its tables, write its report; what differs between two results."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -12,14 +10,12 @@ from rich.table import Table as Grid
 
 from unseen.cli import output
 from unseen.errors import SettingError
-from unseen.scale import cluster
 from unseen.storage.files import replacing
 from unseen_bench import run as harness
 from unseen_bench import suites
 from unseen_bench.exhibits import page, tables
 from unseen_bench.exhibits.verdict_tables import cross_table, verdict_tables
 from unseen_bench.run import leaderboard
-from unseen_bench.run import ray as scaled
 
 # the tables of the larger suites have nine columns, and a terminal has eighty
 NARROW: Any = {"title_justify": "left", "box": None, "padding": (0, 1, 0, 0)}
@@ -44,7 +40,7 @@ class Plan(NamedTuple):
     report: Path | None
 
 
-def run(source: Source, plan: Plan, *, workers: int | None, device: str, ray: str | None, as_json: bool) -> typer.Exit:
+def run(source: Source, plan: Plan, *, workers: int | None, device: str, as_json: bool) -> typer.Exit:
     """Run a suite, write and print its tables; 1 where some of its images are missing."""
     suite, features, data, encoder = source
     if suite is None:
@@ -54,6 +50,7 @@ def run(source: Source, plan: Plan, *, workers: int | None, device: str, ray: st
         raise SettingError(
             f"expected {wanted}, for {suite}, got {'none' if data is None else 'both'}; pass that folder"
         )
+    check_device(device)
     _check_report(plan.report, plan.out)
     complete = print_inventory(suite, data) if data else True
     loaded = encode_suite(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
@@ -61,10 +58,7 @@ def run(source: Source, plan: Plan, *, workers: int | None, device: str, ray: st
     names = plan.detectors.split(",") if plan.detectors else harness.DETECTORS
     runs = harness.list_runs(loaded, names=names, orders=arrivals, seeds=plan.seeds)
     results = harness.ResultFolder(plan.out, loaded.name) if plan.out else None
-    with _executor(ray, device) as executor:
-        rows = run_with_progress(
-            loaded, runs, results, workers=workers, device=device, executor=executor, as_json=as_json
-        )
+    rows = run_with_progress(loaded, runs, results, workers=workers, device=device, as_json=as_json)
     if results:
         write_tables(loaded, rows, results)
     if results and plan.report:
@@ -75,11 +69,11 @@ def run(source: Source, plan: Plan, *, workers: int | None, device: str, ray: st
     return typer.Exit(output.DONE if complete else output.SKIPPED)
 
 
-def print_comparisons(first: str, second: str, out: Path, suite: str | None, *, as_json: bool) -> None:
+def print_comparisons(first: str, second: str, out: Path, *, as_json: bool) -> None:
     """Print which differences between two detectors, or two sets of results, are real."""
     if not as_json:
         output.say("differences in percentage points, with 95 % intervals over seeds and samples")
-    for comparison in harness.compare(first, second, results=out, suite=suite):
+    for comparison in harness.compare(first, second, results=out):
         if as_json:
             output.emit(comparison.record())
         else:
@@ -98,18 +92,6 @@ def check_device(device: str) -> None:
     """Refuse a device that is not here before anything is loaded onto it."""
     if device != "cpu" and (not device.startswith("cuda") or not torch.cuda.is_available()):
         raise SettingError(f"expected --device cpu, or cuda where torch finds a GPU, got {device!r}; leave it out")
-
-
-@contextmanager
-def _executor(ray: str | None, device: str) -> Iterator[harness.Executor | None]:
-    check_device(device)
-    if ray is None:
-        yield None
-        return
-    if device != "cpu":
-        raise SettingError("expected --ray or --device, got both; a cluster computes on its own processors")
-    with cluster.connect(ray) as joined:
-        yield scaled.on_ray(joined)
 
 
 def print_found(suite: str | None, folder: Path) -> bool:
@@ -137,14 +119,17 @@ def print_standing(name: str, features: Path | None, out: Path | None, workers: 
 
 def print_inventory(suite: str, root: Path) -> bool:
     """Print what was found of every set and what should be there; return whether nothing is missing."""
-    found = suites.inventory(suite, root)
-    for one in found:
+    for one in suites.inventory(suite, root):
         expected = f" of {one.expected:,}" if one.expected else ""
         absent = f", {one.absent:,} listed but absent" if one.absent else ""
-        mark = "" if one.is_complete else "  ← incomplete" if one.images else "  ← missing, left out"
+        where = f"looked for in {one.looked_for}"
+        mark = "" if one.is_complete else "  ← incomplete" if one.images else f"  ← missing, left out: {where}"
         note = "  (known to contain known classes)" if one.unclean else ""
         output.err.print(f"{one.set:<14} {one.images:>7,}{expected} images{absent}{mark}{note}", markup=False)
-    return all(one.is_complete for one in found)
+    learned = suites.learned_file(suite)
+    if learned and not (root / learned).is_file():
+        output.err.print(f"{learned}  ← missing: `unseen bench learn --method lapt` writes it", markup=False)
+    return suites.is_whole(suite, root)
 
 
 def encode_suite(suite: str, root: Path, encoder: str | None) -> suites.Suite:
@@ -164,7 +149,6 @@ def run_with_progress(
     suite: suites.Suite,
     runs: list[harness.Run],
     results: harness.ResultFolder | None,
-    executor: harness.Executor | None,
     *,
     workers: int | None,
     device: str,
@@ -178,7 +162,7 @@ def run_with_progress(
     rows = []
     with output.progress("samples") as bar:
         task = bar.add_task(suite.name, total=sum(lengths.values()), rate="")
-        for run, row in harness.run_all(suite, runs, results, workers=workers, device=device, executor=executor):
+        for run, row in harness.run_all(suite, runs, results, workers=workers, device=device):
             rows.append(row)
             bar.update(task, advance=lengths[run], rate=f"{run.detector} on {', '.join(run.sets)}")
             if as_json:
@@ -188,12 +172,14 @@ def run_with_progress(
 
 def write_tables(suite: suites.Suite, rows: list[harness.Row], results: harness.ResultFolder) -> None:
     """Write the tables as Markdown and as LaTeX beside the rows."""
-    found = tables.tables(rows, suite)
-    for suffix, render in ((".md", tables.markdown), (".tex", tables.latex)):
-        note = "% " if suffix == ".tex" else "\n### "
-        text = "\n".join(f"{note}{suite.name}: {table.title}\n\n{render(table)}" for table in found)
+    found = [table.grid(suite.unclean) for table in tables.tables(rows, suite)]
+    texts = {
+        ".md": "\n\n".join(f"### {one.title}\n\n{one.markdown()}" for one in found),
+        ".tex": "\n\n".join(f"% {one.title}\n{one.latex()}" for one in found),
+    }
+    for suffix, text in texts.items():
         with replacing(results.folder / f"{suite.name}{suffix}") as temporary:
-            temporary.write_text(text.lstrip("\n"))
+            temporary.write_text(f"{text}\n")
 
 
 def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:

@@ -91,7 +91,6 @@ def bench(
     ] = None,
     workers: Workers = None,
     device: DeviceOfRuns = "cpu",
-    ray: options.Ray = None,
 ) -> None:
     """Stream every unknown set of a suite through every detector; print verdict and ranking metrics.
 
@@ -110,13 +109,12 @@ def bench(
         return
     source = job.Source(suite, features, data, encoder)
     plan = job.Plan(detectors, seeds, orders, out, report)
-    raise job.run(source, plan, workers=workers, device=device, ray=ray, as_json=as_json)
+    raise job.run(source, plan, workers=workers, device=device, as_json=as_json)
 
 
 def compare(
     first: Annotated[str, typer.Argument(help="A detector of the results, or a folder of results.")],
     second: Annotated[str, typer.Argument(help="Another detector, or another folder.")],
-    suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None,
     out: Out = Path("results"),
     as_json: options.AsJson = False,
 ) -> None:
@@ -126,7 +124,7 @@ def compare(
     """
     from unseen_bench.cli import bench as job
 
-    job.print_comparisons(first, second, out, suite, as_json=as_json)
+    job.print_comparisons(first, second, out, as_json=as_json)
 
 
 def paper(
@@ -165,12 +163,11 @@ def gap(
     negatives: Annotated[
         bool, typer.Option("--negatives", help="Measure the negatives, the other bank of the paper, and not the names.")
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw distances and regret into this file (.png, .svg).")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure the gap between text and image prototypes (Theorems 1-3 of the paper) on your own features.
 
-    Example: `unseen bench gap features.safetensors --space space.safetensors --plot gap.png`
+    Example: `unseen bench gap features.safetensors --space space.safetensors`
 
     A distance runs from 0 (the name is already the best prototype) over 2 (orthogonal) to 4. The lower bound is near 0
     as soon as there are more images than dimensions; the bounds beside it say what the leading directions, or a class's
@@ -179,12 +176,12 @@ def gap(
     """
     from unseen_bench.cli import gap as job
 
-    job.run(features, space, truth=truth, negatives=negatives, plot=plot, as_json=as_json)
+    job.run(features, space, truth=truth, negatives=negatives, as_json=as_json)
 
 
 def learn(
     examples: Annotated[str, typer.Option(help="Photos of your classes, a folder per class.")],
-    method: Annotated[str, typer.Option(help="One of: coop, locoop, lsn, negprompt, lapt, id-like.")] = "locoop",
+    method: Annotated[str, typer.Option(help="One of: coop, locoop, lsn, negprompt, lapt.")] = "locoop",
     encoder: options.Encoder = "ViT-B/16",
     space: options.SpaceInstead = None,
     file: Annotated[Path, typer.Option("-o", "--output", help="Label space file to write.")] = Path(

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -13,9 +12,7 @@ from unseen import LabelSpace
 from unseen.cli import output
 from unseen.errors import DataError
 from unseen.features import Features, load_features
-from unseen.storage.files import replacing
 from unseen_bench import theory
-from unseen_bench.exhibits import plots
 
 
 def run(
@@ -24,11 +21,9 @@ def run(
     *,
     truth: bool,
     negatives: bool,
-    plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure the gap, print it, and draw it into `plot`."""
-    pyplot = plots.pyplot() if plot else None
+    """Measure the gap and print it."""
     labels, images = LabelSpace.load(space), load_features(features)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))  # regret is of a stream
     known = _truth(images, labels, features)[order] if truth else None
@@ -39,8 +34,6 @@ def run(
         output.emit(gap_record(found))
     else:
         print_gap(found)
-    if plot:
-        plot_gap(found, plot, pyplot)
 
 
 def gap_record(found: theory.Gap) -> dict[str, object]:
@@ -83,7 +76,7 @@ def print_gap(found: theory.Gap) -> None:
     )
     output.out.print(
         f"best bank of {'negatives' if found.of_negatives else 'names'} for "
-        f"{'true' if found.by_truth else 'pseudo-'}labels: {'converged' if best.converged else 'NOT converged'}, "
+        f"{'true ' if found.by_truth else 'pseudo-'}labels: {'converged' if best.converged else 'NOT converged'}, "
         f"largest residual {best.largest_residual:.2g}{median}, wanted {theory.NUMBERS.tolerance:g}, "
         f"after {best.iterations} iterations; "
         f"{int((best.sign < 0).sum())} classes point against the closed form, "
@@ -92,26 +85,6 @@ def print_gap(found: theory.Gap) -> None:
     output.out.print(_distances(found))
     output.out.print(_regret(found.regret))
     output.out.print("The paper's bound assumes a convex set, and the sphere is none: a measurement, no guarantee.")
-
-
-def plot_gap(found: theory.Gap, path: Path, pyplot: Any) -> None:
-    """Draw the sorted distances with their bounds, and the regret curve."""
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    order = found.distance.argsort(descending=True)
-    for label, values in (
-        ("|r - w*|²", found.distance),
-        ("bound, span of all images", found.bound.bound),
-        ("bound, leading directions", found.leading_bound.bound),
-    ):
-        left.plot(values[order].cpu(), label=label)
-    left.set(xlabel="class, farthest first", ylabel="squared distance")
-    left.legend()
-    right.plot(found.regret.curve.cpu())
-    right.set(xlabel="samples", ylabel="cumulative regret")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix.removeprefix(".") or "png", dpi=150)
-    pyplot.close(figure)
-    output.say(f"plot written to {path}")
 
 
 def _distances(found: theory.Gap, shown: int = 10) -> Table:

@@ -16,6 +16,7 @@ from unseen.images import Image
 from unseen.labels.examples import comparable_name
 from unseen_bench.methods.prompts import Epoch, LearnOptions, PromptLearner, encode_batch
 from unseen_bench.methods.prompts import learn as learn_prompts
+from unseen_bench.suites import imagenet_classes
 
 
 def run(
@@ -33,6 +34,8 @@ def run(
     found = ExampleImages.find(examples, saved=saved, state=None)
     if found.features is not None:
         raise DataError(f"expected photos to learn prompts from, got features in {examples}; pass a folder per class")
+    wordnet = dict(zip(*reversed(imagenet_classes()), strict=True))  # ImageNet's own folders have ids for names
+    found.folders = {wordnet.get(name, name): entries for name, entries in found.folders.items()}
     names = names_of(None, None, found, saved)
     model = encoders.load_encoder(encoder)
     if not isinstance(model, HubEncoder):
@@ -43,7 +46,7 @@ def run(
     pictures, own, skipped = read_pictures(found, used.names)
     for key, reason in skipped:
         output.print_skipped(key, reason)
-    images = encode_batch(pictures, own, model, learner.needs, seed=chosen.seed)
+    images = encode_batch(pictures, own, model, learner.needs)
     made = learn_prompts(used, images, model, chosen, report=print_epoch)
     made.save(file)
     _print_result(made, file, skipped=len(skipped), as_json=as_json)

@@ -10,7 +10,7 @@ from unseen.errors import UnseenError
 from unseen_bench import run as harness
 from unseen_bench import suites
 from unseen_bench.cli.bench import check_device, encode_suite, run_with_progress
-from unseen_bench.exhibits import page, paper_documents
+from unseen_bench.exhibits import page
 from unseen_bench.exhibits import paper as report
 from unseen_bench.run import paper as exhibits
 
@@ -34,22 +34,19 @@ def run(given: Setting, tables: str | None, *, as_json: bool) -> typer.Exit:
         page.check_plotting()
     outcomes = []
     for exhibit in exhibits.select_exhibits(tables):
-        plan = exhibits.find(exhibit, data=given.data, features=given.features)
-        outcome = exhibits.Outcome(plan, missing=list(plan.missing))
-        for name in (*plan.images, *plan.stand_ins):
+        outcome = exhibits.find(exhibit, data=given.data, features=given.features)
+        for name in (*outcome.images, *outcome.stand_ins):
             try:
-                suite = _load(name, given.data if name in plan.images else given.features, given.encoder)
+                suite = _load(name, given.data if name in outcome.images else given.features, given.encoder)
             except UnseenError as error:
                 outcome.missing.append(f"{name} was left out: {error}")
                 continue
             results, runs = harness.ResultFolder(given.out, suite.name), exhibit.runs(suite, given.seeds)
-            rows = run_with_progress(
-                suite, runs, results, None, workers=given.workers, device=given.device, as_json=False
-            )
+            rows = run_with_progress(suite, runs, results, workers=given.workers, device=given.device, as_json=False)
             outcome.add(suite, rows)
         output.say(f"{exhibit.name}: {outcome.state}")
         outcomes.append(outcome)
-    written = [str(path) for path in paper_documents.write(given.out, [report.section(one) for one in outcomes])]
+    written = list(map(str, report.write(given.out, outcomes)))
     incomplete = [
         one for one in outcomes if not one.is_complete(data=given.data is not None, features=given.features is not None)
     ]

@@ -5,40 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from unseen.storage.files import replacing
 from unseen_bench import suites
 from unseen_bench.exhibits import plots, tables
-from unseen_bench.exhibits.tables import MetricCell, Table
-from unseen_bench.run import Row, mean_and_deviation
-from unseen_bench.run.paper import STAND_IN_NOTE, Exhibit, Outcome, odd_averages, printed_results
+from unseen_bench.exhibits.grid import Figure, Grid, render
+from unseen_bench.exhibits.tables import MetricCell
+from unseen_bench.run import Row, code_version, mean_and_deviation
+from unseen_bench.run.paper import NOTES, Exhibit, Outcome, odd_averages, printed_results
 from unseen_bench.suites import Suite
 
-METRICS = ("AUROC", "FPR95")
 PUBLISHED = "published elsewhere: {}; these see a batch of 256 images before they score it (transductive)"
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A small table of text."""
-
-    title: str
-    heads: Sequence[str]
-    lines: Sequence[Sequence[str]]
-    sets: Sequence[str] = ()  # after the first column each has two: AUROC and FPR95
-
-    @classmethod
-    def of_sets(cls, title: str, first: str, sets: Sequence[str], lines: Sequence[Sequence[str]]) -> Grid:
-        """A table with AUROC and FPR95 of each set after its first column."""
-        return cls(title, [first, *(f"{name} {metric}" for name in sets for metric in METRICS)], lines, tuple(sets))
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A plot as SVG text, and the name of the file it is also written to."""
-
-    title: str
-    name: str
-    svg: str
+INTRODUCTION = (
+    "Every table and figure of the paper with what could be run on the data at hand. Ours come first, then what is "
+    "printed, then why they differ. AUROC and FPR95 in percent."
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +29,7 @@ class ExhibitSection:
     """One exhibit: what was missing, what was run, what is printed, and why they differ."""
 
     outcome: Outcome
-    parts: list[Table | Grid | Figure] = field(default_factory=list)
+    parts: list[Grid | Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -65,20 +48,35 @@ class ExhibitSection:
         return [f"State: {self.outcome.state}.", *(f"Missing: {one}." for one in self.outcome.missing)]
 
 
+def write(folder: Path, outcomes: Sequence[Outcome]) -> list[Path]:
+    """Write paper.html, paper.md, paper.tex and the figures as files of their own; return the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sections = [section(one) for one in outcomes]
+    states = Grid("", ("exhibit", "state"), [(one.title, one.outcome.state) for one in sections])
+    own = {"introduction": INTRODUCTION, "version": code_version(), "sections": sections, "states": states}
+    forms = {"html": "paper.html", "md": "paper.markdown", "tex": "paper.tex"}
+    texts = {f"paper.{form}": render(template, **own) for form, template in forms.items()}
+    for figure in (part for one in sections for part in one.parts if isinstance(part, Figure)):
+        standing = figure.svg.replace("currentColor", "#1d2126").replace("<svg ", '<svg style="background: #fff" ', 1)
+        texts[f"figure-{figure.name}.svg"] = standing
+    for name, text in texts.items():
+        with replacing(folder / name) as temporary:
+            temporary.write_text(text)
+    return [folder / name for name in texts]
+
+
 def section(outcome: Outcome) -> ExhibitSection:
     """The section of an exhibit from the rows of its suites."""
     exhibit = outcome.exhibit
     parts = [part for suite, rows in outcome.ran for part in _our_parts(exhibit, suite, rows)]
-    if exhibit.name in PRINTED:
-        parts.append(PRINTED[exhibit.name])
-    elif not exhibit.sweeps:
+    parts += map(_printed_table, exhibit.printed)
+    if not exhibit.sweeps and not exhibit.printed:
         parts += _printed_only(exhibit, outcome.ran)
     if exhibit.has_published:
         parts += [_printed_grid(PUBLISHED.format(name), suites.read(name)["published"]) for name in exhibit.suites]
     stands_in = any(suite.name not in exhibit.suites for suite, _ in outcome.ran)
-    return ExhibitSection(
-        outcome, parts, [exhibit.differs, *([STAND_IN_NOTE] if stands_in else []), *odd_averages(exhibit)]
-    )
+    notes = " ".join(NOTES[name] for name in exhibit.notes)
+    return ExhibitSection(outcome, parts, [notes, *([NOTES["stand-in"]] if stands_in else []), *odd_averages(exhibit)])
 
 
 def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> Iterator[Grid]:
@@ -90,7 +88,7 @@ def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) 
             yield _printed_grid(f"printed: {name}", rest)
 
 
-def _our_parts(exhibit: Exhibit, suite: Suite, rows: Sequence[Row]) -> Iterator[Table | Grid | Figure]:
+def _our_parts(exhibit: Exhibit, suite: Suite, rows: Sequence[Row]) -> Iterator[Grid | Figure]:
     name = exhibit.name
     if name == "Table 12":
         yield cost_grid(suite, rows)
@@ -100,14 +98,14 @@ def _our_parts(exhibit: Exhibit, suite: Suite, rows: Sequence[Row]) -> Iterator[
         for setting in dict.fromkeys(one for row in rows for one in row["varied"]):
             yield setting_grid(suite, rows, setting)
             mine = [row for row in rows if row["varied"] == [setting]]
-            yield Figure(f"{suite.name}: {setting}", f"{suite.name}-{setting}", plots.curves(mine, setting))
+            yield Figure(f"{suite.name}: {setting}", plots.curves(mine, setting), name=f"{suite.name}-{setting}")
     else:
-        yield from (table for table in tables.tables(rows, suite) if table.judged_by == "margin")
+        yield from (table.grid() for table in tables.tables(rows, suite) if table.judged_by == "margin")
     learning = [row for row in rows if row["over_time"] and not row["varied"]]
     mixed = [row for row in learning if row["order"] == "shuffled"]  # slices of other orders have one kind only
     if name == "Table 11" and mixed:
         title = f"{suite.name}: AUROC of the margin over the stream, shuffled"
-        yield Figure(title, f"{suite.name}-shuffled", plots.over_stream(mixed, "margin_auroc"))
+        yield Figure(title, plots.over_stream(mixed, "margin_auroc"), name=f"{suite.name}-shuffled")
 
 
 def cost_grid(suite: Suite, rows: Sequence[Row]) -> Grid:
@@ -121,39 +119,6 @@ def cost_grid(suite: Suite, rows: Sequence[Row]) -> Grid:
         size = tables.size(max(row["state_bytes"] for row in mine))
         lines.append([method, size, *(f"{value:.2f}" for value in (*seconds, math.fsum(seconds)))])
     return Grid(f"{suite.name}: seconds per set", ["method", "state", *suite.sets, "total"], lines)
-
-
-FOUR_SETS = ("iNaturalist", "SUN", "Places", "Textures", "average")
-PRINTED_COST = Grid(
-    "printed: seconds on an A800 GPU",
-    ["method", "memory", "iNaturalist", "SUN", "Places", "Textures", "total"],
-    [
-        ["AdaNeg+NegLabel", "2d(K+L)", "38.05", "37.38", "52.75", "33.87", "193.02"],
-        ["Ours (Eq. 14)", "d(K+L)", "23.20", "23.13", "40.17", "20.27", "107.06"],
-    ],
-)
-
-
-SEEDS = """
-    0 99.89 0.52 98.94 5.00 95.18 28.63 97.08 17.57 97.77 12.93
-    1 99.89 0.49 98.94 4.79 95.09 28.91 97.16 16.40 97.77 12.65
-    2 99.77 0.56 98.93 5.19 95.13 28.76 97.06 17.16 97.72 12.92
-    3 99.89 0.51 98.90 4.92 95.06 28.84 97.00 18.82 97.71 13.27
-    4 99.89 0.49 98.91 4.83 95.09 28.64 97.06 17.34 97.74 12.83
-    5 99.90 0.53 98.90 5.05 95.01 29.22 96.96 17.20 97.69 13.00
-    6 99.91 0.45 99.01 5.64 95.46 27.93 96.28 17.16 97.65 12.75
-    7 99.89 0.50 98.90 5.03 95.10 28.70 97.07 16.86 97.74 12.77
-    8 99.89 0.49 98.93 4.89 95.09 28.74 97.10 16.68 97.76 12.70
-    9 99.91 0.45 99.01 4.64 95.46 27.13 97.28 15.96 97.91 12.05
-    mean 99.88 0.50 98.94 5.00 95.17 28.55 97.01 17.12 97.75 12.79
-    std 0.04 0.03 0.04 0.27 0.16 0.59 0.27 0.77 0.07 0.31
-"""
-PRINTED = {
-    "Table 12": PRINTED_COST,
-    "Table 13": Grid.of_sets(
-        "printed: each seed", "seed", FOUR_SETS, [line.split() for line in SEEDS.strip().splitlines()]
-    ),
-}
 
 
 def seed_grids(suite: Suite, rows: Sequence[Row]) -> Iterator[Grid]:
@@ -199,6 +164,11 @@ def _mean_pair(rows: Sequence[Row], name: str, fpr: str) -> tuple[float, float]:
 def _with_average(pairs: Sequence[tuple[float, float]]) -> list[float]:
     average = tuple(math.fsum(side) / len(pairs) for side in zip(*pairs, strict=True))
     return [100 * value for pair in (*pairs, average) for value in pair]
+
+
+def _printed_table(table: Mapping[str, Any]) -> Grid:
+    title, heads, lines = table["title"], table["heads"], table["lines"]
+    return Grid.of_sets(title, heads[0], table["sets"], lines) if "sets" in table else Grid(title, heads, lines)
 
 
 def _printed_grid(title: str, figures: Mapping[str, Mapping[str, Sequence[float]]]) -> Grid:

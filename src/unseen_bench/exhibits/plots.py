@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unseen.errors import import_extra
-from unseen_bench.exhibits.tables import MethodLine, Table
 from unseen_bench.metrics import ReliabilityBin
 from unseen_bench.run import Row, mean_and_deviation
 
@@ -31,21 +30,6 @@ def pyplot() -> Any:
     """Matplotlib's pyplot without a display, or say what to install."""
     import_extra("matplotlib", "plot").use("agg")
     return import_extra("matplotlib.pyplot", "plot")
-
-
-def bars(table: Table) -> str:
-    """Draw AUROC and FPR95 of every set as bars per method, with the deviation over seeds."""
-    lines = [line for line in table.lines if not line.printed]
-    with _figure(1, 2, height=2.2 + 0.22 * len(lines) * len(table.columns) / 2) as (figure, axes, svg):
-        for axis, metric, title in zip(axes.flat, ("auroc", "fpr"), ("AUROC, %", f"{table.fpr}, %"), strict=True):
-            _bars(axis, table, lines, metric)
-            axis.set_xlabel(title)
-        values = [cell.auroc for line in lines for cell in line.cells.values()]
-        start = min([50, *(10 * math.floor(value / 10) for value in values)])  # chance is 50: below it lies little
-        axes.flat[0].set(xlim=(start, 100), xlabel=f"AUROC, % (the axis starts at {start})")
-        axes.flat[1].tick_params(labelleft=False)
-        _legend(figure, axes)
-        return svg()
 
 
 def roc(margins: Mapping[str, Margins]) -> str:
@@ -126,19 +110,6 @@ def curves(rows: Sequence[Row], setting: str) -> str:
             axis.set(xlabel=setting, ylabel=f"{metric}, %", xscale="log" if _spans_decades(points) else "linear")
         _legend(figure, axes)
         return svg()
-
-
-def _bars(axis: Any, table: Table, lines: Sequence[MethodLine], metric: str) -> None:
-    height = 0.8 / max(1, len(lines))
-    style = {"ecolor": INK, "elinewidth": 0.8}
-    for index, line in enumerate(lines):
-        places = [row + (index + 0.5) * height for row, name in enumerate(table.columns) if name in line.cells]
-        cells = [line.cells[name] for name in table.columns if name in line.cells]
-        widths, errors = ([getattr(cell, name) or 0 for cell in cells] for name in (metric, f"{metric}_deviation"))
-        axis.barh(places, widths, height, xerr=errors, color=_colour(index), error_kw=style, label=line.method)
-    axis.set_yticks([row + 0.4 for row in range(len(table.columns))], table.columns)
-    axis.set(xlim=(0, 100), ylim=(len(table.columns), -0.2))  # the same on both sides, the first set on top
-    axis.grid(visible=False, axis="y")
 
 
 def _histogram(axis: Any, known: Array, unknown: Array) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from unseen_bench.run import KINDS, Row, markdown_table, mean_and_deviation
+from unseen_bench.exhibits.grid import PRINTED, Grid
+from unseen_bench.run import KINDS, Row, mean_and_deviation
 from unseen_bench.run.results import COLUMNS
 from unseen_bench.run.runs import ANY_ORDER
 from unseen_bench.suites import Suite
@@ -90,6 +91,22 @@ class Table:
         """The sets and their averages."""
         return (*self.sets, *self.groups)
 
+    def grid(self, unclean: Sequence[str] = ()) -> Grid:
+        """The table as texts; the deviation over seeds follows in brackets."""
+        marked = [f"{name}*" if name in unclean else name for name in self.columns]
+        lines = [
+            [
+                f"{line.method}{PRINTED}" if line.printed else line.method,
+                *(text for name in self.columns for text in texts(line.cells.get(name), "{} ({})", line.digits)),
+                *("—" if line.printed else str(line.seeds), time(line), size(line.state_bytes)),
+            ]
+            for line in self.lines
+        ]
+        notes = [self.text_note, "* known to contain images of known classes." if set(unclean) & set(self.sets) else ""]
+        costs = ("seeds", "µs", "state")
+        own = {"kind": self.kind, "notes": [note for note in notes if note]}
+        return Grid.of_sets(self.title, "method", marked, lines, *costs, **own)
+
 
 def tables(rows: Iterable[Row], suite: Suite) -> list[Table]:
     """A table or two per kind and order: by margin, and by score where that is another ranking.
@@ -117,48 +134,6 @@ def _table(kind: str, order: str, judged_by: str, rows: Sequence[Row], suite: Su
     table = Table(suite.name, kind, order, suite.sets, suite.groups, suite.fpr, judged_by)
     table.lines.extend(_lines(rows, table, suite.paper))
     return table
-
-
-def markdown(table: Table, *, unclean: Sequence[str] = ()) -> str:
-    """A table for a Markdown file; the deviation over seeds follows in brackets."""
-    marked = [f"{name}*" if name in unclean else name for name in table.columns]
-    heads = ["method", *(f"{name} {metric}" for name in marked for metric in ("AUROC", "FPR95"))]
-    heads += ["seeds", "µs", "state"]
-    lines = ([_method(line, "*{}*"), *_numbers(line, table), *_costs(line)] for line in table.lines)
-    note = f"\n{table.text_note}\n" if table.text_note else ""
-    return "\n".join(markdown_table(heads, lines)) + f"\n{note}"
-
-
-def _numbers(line: MethodLine, table: Table) -> list[str]:
-    return [text for name in table.columns for text in texts(line.cells.get(name), "{} ({})", line.digits)]
-
-
-def _costs(line: MethodLine) -> tuple[str, str, str]:
-    return "—" if line.printed else str(line.seeds), time(line), size(line.state_bytes)
-
-
-def _method(line: MethodLine, printed: str) -> str:
-    return printed.format(f"{line.method}, as printed") if line.printed else line.method
-
-
-def latex(table: Table) -> str:
-    """A tabular in the layout of the paper's tables, the best of the last column in bold."""
-    columns = table.columns
-    best = {id(line) for line in _best(table)}
-    lines = [
-        rf"\begin{{tabular}}{{l|{'|'.join('cc' for _ in columns)}}}",
-        r"\toprule",
-        " & ".join(["Dataset", *(rf"\multicolumn{{2}}{{c}}{{{tex(name)}}}" for name in columns)]) + r" \\",
-        " & ".join(["Metric", *[r"AUROC$\uparrow$", r"FPR95$\downarrow$"] * len(columns)]) + r" \\",
-        r"\midrule",
-    ]
-    for line in table.lines:
-        cells = [texts(line.cells.get(name), r"{} {{\scriptsize$\pm${}}}", line.digits) for name in columns]
-        if id(line) in best:
-            cells[-1] = [rf"\textbf{{{text}}}" for text in cells[-1]]
-        name = rf"\textit{{{tex(line.method)}, as printed}}" if line.printed else tex(line.method)
-        lines.append(" & ".join([name, *(text for cell in cells for text in cell)]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def size(count: int | None) -> str:
@@ -225,12 +200,6 @@ def initials(sets: Sequence[str]) -> str:
     return "-".join(name[0].upper() for name in sets)
 
 
-def _best(table: Table) -> list[MethodLine]:
-    last = table.columns[-1]
-    ours = [line for line in table.lines if not line.printed and last in line.cells]
-    return [max(ours, key=lambda line: line.cells[last].auroc)] if len(ours) > 1 else []
-
-
 def texts(cell: MetricCell | None, with_deviation: str, digits: int = 1) -> list[str]:
     """AUROC and FPR95 as text; `with_deviation` has two places, for where there is one."""
     if cell is None:
@@ -262,15 +231,3 @@ def time(line: MethodLine) -> str:
 def mean_of(values: Iterable[float]) -> float:
     """The mean; nan if a value is undefined."""
     return mean_and_deviation(list(values))[0]
-
-
-TEX = {
-    **{character: rf"\{character}" for character in "_%&#${}"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "`": ""},
-    **{"µ": r"\textmu{}", "—": "--", "±": r"$\pm$", "·": r"\textperiodcentered{}"},
-}
-
-
-def tex(text: str) -> str:
-    """Text with every character that LaTeX would take for a command written out."""
-    return "".join(TEX.get(character, character) for character in text)

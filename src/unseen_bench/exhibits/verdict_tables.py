@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
+from unseen_bench.exhibits.grid import Grid
 from unseen_bench.exhibits.tables import defined, mean_of, number_text
 from unseen_bench.methods.parse import SPACE
 from unseen_bench.run import KINDS, Row
@@ -23,16 +23,7 @@ VERDICT_COLUMNS = {
 }
 
 
-class VerdictTable(NamedTuple):
-    """What sessions decided: means in percent over sets and seeds, one line per method."""
-
-    kind: str
-    title: str
-    heads: tuple[str, ...]
-    lines: list[tuple[str, ...]]
-
-
-def verdict_tables(rows: Iterable[Row]) -> list[VerdictTable]:
+def verdict_tables(rows: Iterable[Row]) -> list[Grid]:
     """A table per kind and order; a method without an order has only the figures that follow from no rule."""
     rows = [row for row in rows if not row["varied"]]
     found = []
@@ -44,7 +35,7 @@ def verdict_tables(rows: Iterable[Row]) -> list[VerdictTable]:
                     groups[row["detector"]].append(row)
             lines = [(method, *map(_percent_of(group), VERDICT_COLUMNS)) for method, group in groups.items()]
             title = f"{KINDS[kind]}; order: {order}; verdicts, mean of all sets"
-            found.append(VerdictTable(kind, title, ("method", *VERDICT_COLUMNS.values()), lines))
+            found.append(Grid(title, ("method", *VERDICT_COLUMNS.values()), lines, kind=kind))
     return found
 
 

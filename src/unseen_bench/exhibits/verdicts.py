@@ -1,7 +1,6 @@
 """One HTML page about verdicts: a table of streams, goals, and how p_known and truth agree."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 
 from jaxtyping import Bool, Float
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from unseen.storage.files import replacing
 from unseen_bench.exhibits import plots
-from unseen_bench.exhibits.page import STYLE, grid
+from unseen_bench.exhibits.grid import Grid, render
 from unseen_bench.metrics import ReliabilityBin, calibration_error, reliability
 from unseen_bench.run import Row, grouped
 from unseen_bench.run.experiment import finite
@@ -51,19 +50,6 @@ def html(table: Sequence[str], goals: Sequence[str], by_order: Mapping[str, Mapp
     errors = "; ".join(
         f"{order} {max(calibration_error(bins) for bins in suites.values()):.3f}" for order, suites in by_order.items()
     )
-    body = (
-        "<h1>Verdicts</h1><p>What a session decides, judged by the truth after the last image. Shares in percent.</p>"
-        f"<h2>Goals</h2><pre>{escape(chr(10).join(goals))}</pre>"
-        "<h2>Reliability</h2><p>The share of known images among those with about the same p_known, for each suite, "
-        f"all sets together; on the diagonal the p_known is right. Largest calibration error: {escape(errors)}.</p>"
-        f"<figure>{plots.reliability(by_order)}</figure>"
-        f"<h2>Streams</h2>{_grid(table)}"
-    )
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Verdicts · unseen</title>'
-    style = f"<style>{STYLE.read_text()}</style>"
-    return f'<!doctype html><html lang="en"><head>{head}{style}</head><body>{body}</body></html>\n'
-
-
-def _grid(table: Sequence[str]) -> str:
     head, _, *lines = ([cell.strip() for cell in line.strip("| ").split(" | ")] for line in table)
-    return grid(head, lines)
+    streams, figure = Grid("", head, lines), plots.reliability(by_order)
+    return render("verdicts.html", goals=goals, errors=errors, figure=figure, streams=streams)

@@ -14,7 +14,7 @@ from unseen_bench.methods.parse import Method
 from unseen_bench.oracles import ORACLES
 from unseen_bench.run.comparison import Comparison, compare, compare_runs
 from unseen_bench.run.execute import RunResult, execute, run_identity
-from unseen_bench.run.executors import Executor, run_all
+from unseen_bench.run.executors import run_all
 from unseen_bench.run.experiment import Case, grouped, mean, run_experiment
 from unseen_bench.run.jsonl import Row, read_rows
 from unseen_bench.run.markdown import markdown_table

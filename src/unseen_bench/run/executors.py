@@ -1,4 +1,4 @@
-"""Run many runs: in processes of this machine, on a GPU, or elsewhere; the rows are the same, in the same order."""
+"""Run many runs, in processes of this machine or on a GPU; the rows are the same, in the same order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -27,14 +27,13 @@ def run_all(
     *,
     workers: int | None = None,
     device: str = CPU,
-    executor: Executor | None = None,
 ) -> Iterator[tuple[Run, Row]]:
     """Yield each run with its row, in the order of `runs`; what `results` holds is read, the rest computed and added.
 
-    `executor` computes elsewhere than in `workers` processes of this machine. On another device than the CPU one
-    process does all runs, and those that differ only in the arrival order together.
+    There are `workers` processes; on another device than the CPU one does all runs, and those that differ only in the
+    arrival order together.
     """
-    compute_runs = executor or (in_processes(workers) if device == CPU else on_device(device))
+    compute_runs = in_processes(workers) if device == CPU else on_device(device)
 
     def compute(missing: list[int]) -> Iterator[Row]:
         for row, samples in compute_runs(suite, [runs[position] for position in missing]):
@@ -58,7 +57,8 @@ def in_processes(workers: int | None = None) -> Executor:
         if count <= 1:
             yield from map(partial(_execute_on_one_thread, suite), runs)
             return
-        yield from map(from_arrays, map_in_processes(partial(_work, suite.source), runs, count))
+        for row, arrays in map_in_processes(partial(_work, suite.source), runs, count):
+            yield RunResult(row, {name: torch.from_numpy(values) for name, values in arrays.items()})
 
     return executor
 
@@ -83,17 +83,6 @@ def on_device(device: str) -> Executor:
     return executor
 
 
-def to_arrays(result: RunResult) -> tuple[Row, dict[str, Any]]:
-    """A result for another process: a tensor would travel as a handle to shared memory, an array as bytes."""
-    return result.row, {name: values.numpy() for name, values in result.samples.items()}
-
-
-def from_arrays(result: tuple[Row, dict[str, Any]]) -> RunResult:
-    """A result as it was before `to_arrays`."""
-    row, samples = result
-    return RunResult(row, {name: torch.from_numpy(values.copy()) for name, values in samples.items()})
-
-
 def _execute_on_one_thread(suite: Suite, run: Run) -> RunResult:
     with one_thread():
         return execute(suite, run)
@@ -104,7 +93,9 @@ def _without_order(run: Run) -> Run:
 
 
 def _work(source: Source, run: Run) -> tuple[Row, dict[str, Any]]:
-    return to_arrays(execute(_load_suite(source), run))
+    """A result for another process: a tensor would travel as a handle to shared memory, an array as bytes."""
+    row, samples = execute(_load_suite(source), run)
+    return row, {name: values.numpy() for name, values in samples.items()}
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,26 +16,17 @@ from unseen_bench.run.jsonl import Row
 from unseen_bench.run.runs import Run, default_detectors, list_runs, with_sweeps
 from unseen_bench.suites import Suite
 
-FITTED: tuple[str, ...] = (
-    *("fit-msp", "fit-energy", "fit-odin", "fit-gradnorm", "fit-gen", "fit-react", "fit-ash", "fit-scale"),
-    *("fit-knn", "fit-mahalanobis", "fit-rmds", "fit-vim"),
-)
-ORACLE = ("oracle-online", "oracle-released")
+TABLE = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))
+METHODS, NOTES = TABLE.pop("methods"), TABLE.pop("notes")
 PRINTED_AS = "oracle-released"  # what the paper's own line is printed by
-ALL = ("energy", *default_detectors(), "gl-mcm", "infoood-reconstructed", "neglabel groups=1", *FITTED)
-LEARNING = ("online", *ORACLE, "adaneg", "pooled")
-ID_ONLY = ("mcm", "energy", "gl-mcm", "fit-mahalanobis", "online-id", "oracle-online-id")
-
-ORACLE_NOTE = (
-    "`online` is the algorithm as printed, without labels. The paper's own line stands beside `oracle-released`, which "
-    "does what the authors' code does: it routes and scores by the labels of test samples. `oracle-online` is the text "
-    "with routes from the truth. What the permuted lines rank above 50 is what the label gives away."
-)
-STAND_IN_NOTE = (
-    "Other images, fewer of them, and stored text: compare the lines of a table, not our figures with print."
-)
 ROUNDED = 0.011  # what two decimals of the parts and of their mean can differ by
-OWN_NOTE = "Every baseline reads its own prompt, miner and corpus; FPR95 of AdaNeg is printed in the other direction."
+
+
+def methods_of(names: Sequence[str]) -> tuple[str, ...]:
+    """The methods of a list, in which `*name` stands for another list."""
+    lists = {"default": default_detectors(), **METHODS}
+    parts = [methods_of(lists[one[1:]]) if one.startswith("*") else (one,) for one in names]
+    return tuple(name for part in parts for name in part)
 
 
 @dataclass(frozen=True)
@@ -45,15 +37,21 @@ class Exhibit:
     title: str
     suites: tuple[str, ...]  # over images, as in print
     stand_ins: tuple[str, ...] = ()  # over feature files, where they ask the same question
-    methods: tuple[str, ...] = ALL
+    methods: tuple[str, ...] = ("*all",)
     orders: tuple[str, ...] = ("shuffled",)
     sweeps: tuple[str, ...] = ()
-    differs: str = f"{ORACLE_NOTE} {OWN_NOTE}"
-    needs: str = ""  # what the images alone do not give
+    notes: tuple[str, ...] = ("oracle", "own")  # why ours differs
     printed_methods: tuple[str, ...] = ()  # the lines of the suite's printed table that are its own; all if empty
     printed_elsewhere: tuple[str, ...] = ()  # those of another exhibit
     printed_sets: tuple[str, ...] = ()  # its columns; all if empty
+    printed: tuple[Mapping[str, Any], ...] = ()  # whole tables that are printed
     has_published: bool = False  # figures of other papers stand in it
+
+    @classmethod
+    def of(cls, name: str, table: Mapping[str, Any]) -> Exhibit:
+        """The exhibit that the package's table describes."""
+        own: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in table.items()}
+        return cls(name, **own)
 
     @property
     def short_name(self) -> str:
@@ -62,7 +60,7 @@ class Exhibit:
 
     def runs(self, suite: Suite, seeds: int) -> list[Run]:
         """Its runs of a suite; a detector of patches or views is left out where there are none."""
-        methods = [name for name in self.methods if suite.has_parts(Method.parse(name).kind.parts)]
+        methods = [name for name in methods_of(self.methods) if suite.has_parts(Method.parse(name).kind.parts)]
         fixed = [name for name in methods if name.startswith("fit-")]  # fitted once: no order can change them
         moving = [name for name in methods if not name.startswith("fit-")]
         runs = list_runs(suite, names=moving, orders=self.orders, seeds=seeds)
@@ -71,103 +69,7 @@ class Exhibit:
         return with_sweeps(runs, self.sweeps)
 
 
-BACKBONES = ("imagenet-rn50", "imagenet-b32", "imagenet-l14")
-VARIANTS = ("imagenet-a", "imagenet-sketch", "imagenet-r")
-COMPARED = ("neglabel", "adaneg", "online", *ORACLE, "pooled")
-NEAR_FAR = ("near", "far")
-SWEEPS = ("kappa=0.01,0.02,0.05,0.1,0.2", "rho=0.01,0.03,0.1,0.3", "beta=0.8,0.9,0.95,0.99")
-PAPER: tuple[Exhibit, ...] = (
-    Exhibit(
-        "Table 1",
-        "ImageNet-1k, ViT-B/16, four sets",
-        ("imagenet",),
-        ("imagenet200", "imagenet1k-surrogate"),
-        printed_elsewhere=("online-id",),  # Table 9
-        has_published=True,
-    ),
-    Exhibit(
-        "Table 2",
-        "OpenOOD, ImageNet-1k known",
-        ("openood-imagenet",),
-        ("imagenet200",),
-        printed_sets=NEAR_FAR,
-        has_published=True,
-    ),
-    Exhibit("Table 3", "OpenOOD, CIFAR-10 known", ("openood-cifar10",), ("cifar10",), printed_sets=NEAR_FAR),
-    Exhibit("Table 4", "OpenOOD, CIFAR-100 known", ("openood-cifar100",), ("cifar100",), printed_sets=NEAR_FAR),
-    Exhibit("Table 5", "Other CLIP backbones", BACKBONES, (), COMPARED, needs="stored features are of ViT-B/16 only"),
-    Exhibit("Table 6", "336 pixels", ("imagenet-336",), (), COMPARED, needs="stored features are of 224 pixels only"),
-    Exhibit("Table 7", "ImageNet-A, -S and -R as known images", VARIANTS, ("imagenet200-lowres",), COMPARED),
-    Exhibit(
-        "Table 8",
-        "Prompts learned by LAPT",
-        ("imagenet-lapt",),
-        (),
-        COMPARED,
-        needs="learned vectors of the names (lapt.safetensors in the data root)",
-    ),
-    Exhibit(
-        "Table 9",
-        "Known names only (Algorithm 2)",
-        ("imagenet",),
-        ("imagenet200",),
-        ID_ONLY,
-        differs="The code of Algorithm 2 is not released, so that its routes cannot be checked. The printed "
-        "Mahalanobis comes from a script that indexes samples by batch number; ours is fitted on held-out images.",
-        printed_methods=("fit-mahalanobis", "energy", "zoc", "mcm", "gl-mcm", "online-id"),
-    ),
-    Exhibit(
-        "Table 10",
-        "Temporal shift: one set after another, state kept",
-        ("imagenet-temporal",),
-        ("imagenet200",),
-        LEARNING,
-        ("temporal",),
-        differs=f"{ORACLE_NOTE} The authors' script is not released; here each stage is all known images with one set.",
-    ),
-    Exhibit(
-        "Table 11",
-        "Order of the samples",
-        ("imagenet-orders",),
-        ("imagenet200",),
-        LEARNING,
-        ("shuffled", "id_first", "ood_first"),
-    ),
-    Exhibit(
-        "Table 12",
-        "Memory and time per set",
-        ("imagenet",),
-        ("imagenet200", "imagenet1k-surrogate"),
-        ("adaneg", "online", "pooled"),
-        differs="Printed seconds are of an A800 GPU, ours of one core unless --device says otherwise; state counts "
-        "what a method keeps besides the label space.",
-    ),
-    Exhibit(
-        "Table 13",
-        "Ten seeds, one by one",
-        ("imagenet",),
-        ("imagenet200",),
-        ("online", *ORACLE, "pooled"),
-        differs=f"{ORACLE_NOTE} The average FPR95 of seed 6 is printed 12.75; the mean of its sets is 12.80.",
-    ),
-    *(
-        Exhibit(name, title, (suite,), (stand_in,), COMPARED, printed_methods=("adaneg", PRINTED_AS))
-        for name, title, suite, stand_in in (
-            ("Table 14", "Each set of Table 2", "openood-imagenet", "imagenet200"),
-            ("Table 15", "Each set of Table 3", "openood-cifar10", "cifar10"),
-            ("Table 16", "Each set of Table 4", "openood-cifar100", "cifar100"),
-        )
-    ),
-    Exhibit(
-        "Figure 1",
-        "kappa, rho and beta",
-        ("imagenet",),
-        ("imagenet200",),
-        ("online",),
-        sweeps=SWEEPS,
-        differs="The figure prints no numbers. Ours sweeps the label-free algorithm.",
-    ),
-)
+PAPER = tuple(Exhibit.of(name, table) for name, table in TABLE.items())
 
 
 def select_exhibits(names: str | None) -> list[Exhibit]:
@@ -181,29 +83,16 @@ def select_exhibits(names: str | None) -> list[Exhibit]:
     return [one for name, one in known.items() if name in wanted]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What of an exhibit the data at hand allows, before anything is loaded."""
-
-    exhibit: Exhibit
-    images: tuple[str, ...]  # suites over images that have known images and at least one unknown set
-    stand_ins: tuple[str, ...]  # over feature files that are there; not run where nothing of the images is missing
-    missing: tuple[str, ...]  # one sentence for each suite that cannot run, or not whole
-
-
 @dataclass
 class Outcome:
-    """What became of an exhibit: the rows that were computed, and what was missing, as it stood after the run."""
+    """What became of an exhibit: what could run, the rows that were computed, and what was missing after the run."""
 
-    plan: Plan
+    exhibit: Exhibit
+    images: Sequence[str] = ()  # suites over images that have known images and at least one unknown set
+    stand_ins: Sequence[str] = ()  # over feature files that are there; not run where nothing of the images is missing
+    missing: list[str] = field(default_factory=list)  # a sentence for each suite that could not run, or not whole
     ran: list[tuple[Suite, Sequence[Row]]] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
     partial: set[str] = field(default_factory=set)  # the suites that ran without the whole of some set
-
-    @property
-    def exhibit(self) -> Exhibit:
-        """Whose outcome it is."""
-        return self.plan.exhibit
 
     def add(self, suite: Suite, rows: Sequence[Row]) -> None:
         """Keep the rows of a suite, and which of its sets it did not have whole."""
@@ -233,16 +122,31 @@ class Outcome:
         return set(wanted) <= names
 
 
-def find(exhibit: Exhibit, *, data: Path | None, features: Path | None) -> Plan:
-    """Which suites of an exhibit can run on what lies in the two folders."""
-    lacking = {name: missing_images(name, data) for name in exhibit.suites}
-    runnable = tuple(name for name in lacking if data and _can_run(name, data))
-    sentences = [f"{name} needs {', '.join(sets)}" for name, sets in lacking.items() if sets]
-    files = {} if data and not sentences else {name: missing_files(name, features) for name in exhibit.stand_ins}
-    sentences += [f"{name} (stand-in) needs {', '.join(some)}" for name, some in files.items() if some]
-    if exhibit.needs and set(runnable) != set(exhibit.suites):
-        sentences.append(exhibit.needs)
-    return Plan(exhibit, runnable, tuple(name for name, some in files.items() if not some), tuple(sentences))
+def find(exhibit: Exhibit, *, data: Path | None, features: Path | None) -> Outcome:
+    """Which suites of an exhibit can run on what lies in the two folders; nothing is loaded yet."""
+    lacking = {name: lacks(name, data) for name in exhibit.suites}
+    missing = [f"{name} needs {told}" for name, told in lacking.items() if told]
+    if data and all(suites.is_whole(name, data) for name in exhibit.suites):
+        return Outcome(exhibit, exhibit.suites)
+    files = {name: missing_files(name, features) for name in exhibit.stand_ins}
+    missing += [f"{name} (stand-in) needs {', '.join(some)} in --features" for name, some in files.items() if some]
+    runnable = [name for name, told in lacking.items() if not told]
+    return Outcome(exhibit, runnable, [name for name, some in files.items() if not some], missing)
+
+
+def lacks(name: str, data: Path | None) -> str:
+    """What a suite over images cannot run without, and how to see or make it; nothing where it can run."""
+    if data is None:
+        return f"--data, a folder of images: `unseen bench {name} --check DATA` says which"
+    counts = {one.set: one.images for one in suites.inventory(name, data)}
+    lacking = [] if counts.pop(suites.KNOWN) else ["known images"]
+    lacking += [] if any(counts.values()) else [f"one of {', '.join(counts)}"]
+    if lacking:
+        return f"{' and '.join(lacking)}: `unseen bench {name} --check {data}` says where"
+    learned = suites.learned_file(name)
+    if learned and not (data / learned).is_file():
+        return f"{data / learned}: `unseen bench learn --method lapt --examples PHOTOS -o {data / learned}` writes it"
+    return ""
 
 
 def sets_not_whole(suite: Suite) -> list[str]:
@@ -257,31 +161,10 @@ def sets_not_whole(suite: Suite) -> list[str]:
     ]
 
 
-def missing_images(name: str, root: Path | None) -> list[str]:
-    """The sets of a suite over images that are not complete under `root`, each with where it is looked for."""
-    table = suites.read(name)
-    rows = {suites.KNOWN: table[suites.KNOWN], **table["unknown"]}
-    found = {one.set: one for one in suites.inventory(name, root)} if root else {}
-    told = []
-    for which, row in rows.items():
-        one, places = found.get(which), " or ".join([*row.get("lists", ()), *row.get("folders", ())])
-        if one is None or not one.images:
-            told.append(f"{which} ({places})")
-        elif not one.is_complete:
-            told.append(f"{which} ({one.images:,} of {one.expected or one.images + one.absent:,} images in {places})")
-    return told
-
-
 def missing_files(name: str, folder: Path | None) -> list[str]:
     """The feature files of a suite that are not in `folder`."""
     wanted = suites.feature_files_of(name)
     return [file for file in wanted if folder is None or not (folder / file).is_file()]
-
-
-def _can_run(name: str, root: Path) -> bool:
-    """Whether the known images and at least one unknown set are there."""
-    counts = {one.set: one.images for one in suites.inventory(name, root)}
-    return counts.pop(suites.KNOWN) > 0 and any(counts.values())
 
 
 def printed_results(exhibit: Exhibit) -> dict[str, dict[str, dict[str, list[float]]]]:
@@ -299,17 +182,21 @@ def _printed_lines(exhibit: Exhibit, table: Mapping[str, Any]) -> Iterator[tuple
 def odd_averages(exhibit: Exhibit) -> list[str]:
     """The averages that the paper prints and that are not the means of the sets it prints beside them."""
     told: list[str] = []
-    for name, lines in printed_results(exhibit).items():
-        groups = {group: list(sets) for group, sets in suites.groups_of(suites.read(name)).items()}
+    own = {} if exhibit.printed or exhibit.sweeps else printed_results(exhibit)
+    for name, lines in own.items():
+        groups = suites.groups_of(suites.read(name))
         for method, figures in lines.items():
             for group, sets in groups.items():
                 if group in figures and all(one in figures for one in sets):
                     told += _odd_average(f"{name}, {method}, {group}", figures[group], [figures[one] for one in sets])
+    for seed, *cells in (line for table in exhibit.printed if "sets" in table for line in table["lines"]):
+        *pairs, average = zip(map(float, cells[::2]), map(float, cells[1::2]), strict=True)
+        told += _odd_average(f"seed {seed}", average, pairs) if seed.isdigit() else []
     return told
 
 
-def _odd_average(where: str, printed: list[float], parts: list[list[float]]) -> Iterator[str]:
+def _odd_average(where: str, printed: Sequence[float], parts: Sequence[Sequence[float]]) -> Iterator[str]:
     for metric, place in (("AUROC", 0), ("FPR95", 1)):
         mean = fmean(part[place] for part in parts)
         if abs(mean - printed[place]) > ROUNDED:
-            yield f"{where}: {metric} is printed {printed[place]:.2f}, the mean of its sets is {mean:.2f}"
+            yield f"{where}: {metric} is printed {printed[place]:.2f}, the mean of its sets is {mean + 1e-9:.2f}"

@@ -85,7 +85,7 @@ def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seed
 
     A method that never learns reads every sample by itself. Where everyone arrives, order and seed cannot change its
     scores, so that it runs once and its row says `any` for the order instead of pretending to ten measurements.
-    An oracle is followed by its control, the first shuffled stream with a truth drawn at random.
+    An oracle is followed by its control, the first stream of each order with a truth drawn at random.
     """
     for kind in orders:
         if kind not in arrival.ORDERS and kind not in COMPLETE_ORDERS:
@@ -95,7 +95,7 @@ def list_runs(suite: Suite, *, names: Sequence[str], orders: Sequence[str], seed
         for kind in orders
         for sets in _sets_of_streams(suite, kind)
         for seed in range(seeds)
-        for name in _with_controls(names, is_first=seed == 0 and kind == "shuffled")
+        for name in _with_controls(names, is_first=not seed)
     ]
     return list(dict.fromkeys(run for part in runs for run in part))
 

@@ -1,15 +1,16 @@
 """Suites over images in OpenOOD's layout: what is there, what is missing, and the features of what is there.
 
-A set is found by the first of its `lists` that exists under the data root (one `path label` a line, paths relative to
-`under`), or else by the first of its `folders`. Features are kept per encoder and set, so that every suite and every
-later run reads them instead of the images.
+A set is found by the first of its `lists` whose images are there (one `path label` a line, paths relative to `under`;
+several lists in brackets count as one), or else by the first of its `folders`. The class of a known image is its label
+in a list, or the name of its folder. Features are kept per encoder and place, so that every suite and every later run
+reads them instead of the images.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,11 +38,12 @@ class FoundSet(NamedTuple):
     """One set of a suite as found on disk."""
 
     set: str
-    where: Path | None  # the list or the folder it was found by
+    where: tuple[Path, ...]  # the lists or the folder it was found by; none where it was not
     images: int
     expected: int | None
     absent: int  # listed, but not there
     unclean: bool
+    looked_for: str  # where it is expected, in words
 
     @property
     def is_complete(self) -> bool:
@@ -68,6 +70,13 @@ def inventory(name: str, root: str | Path) -> list[FoundSet]:
     return [_find_set(which, row, Path(root)) for which, row in rows.items()]
 
 
+def is_whole(name: str, root: str | Path) -> bool:
+    """Whether every image of a suite lies under `root`, and the learned label space where it reads one."""
+    learned = tables.learned_file(name)
+    has_space = learned is None or (Path(root) / learned).is_file()
+    return has_space and all(one.is_complete for one in inventory(name, root))
+
+
 def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
     """Class names written out in the table, or read from a file of `name` or `n01440764 name` lines.
 
@@ -86,23 +95,34 @@ def read_classes(reference: str | Sequence[str], root: Path) -> ClassNames:
     return ClassNames(tuple(lines), tuple(str(i) for i in range(len(lines))))
 
 
+def imagenet_classes() -> ClassNames:
+    """The classes of ImageNet-1k in their order."""
+    return read_classes("imagenet_classes.txt", Path(__file__).parent)
+
+
 def known_classes(row: Mapping[str, Any], classes: ClassNames, root: Path) -> ClassNames:
     """The names of the known set: all of them, or those that have a folder in it."""
-    if row.get("by") != "folder":
+    if _is_listed(_places(row, root)):
         return classes
-    return classes.only_occurring({_folder(entry) for entry in _required_entries(KNOWN, row, root)})
+    found = classes.only_occurring({_folder(entry) for entry in _required_entries(KNOWN, row, root)})
+    if not found.names:
+        raise DataError(
+            f"expected a folder per class, such as {classes.keys[0]}, in {_places(row, root)[0]}, got none; "
+            f"images in one folder need the list of their labels: {looked_for(row)}"
+        )
+    return found
 
 
 def known_samples(
     row: Mapping[str, Any], classes: ClassNames, encoded: Mapping[str, torch.Tensor], root: Path
 ) -> LabelledSamples:
     """The known images that could be read, with the position of each one's name."""
-    by_folder = row.get("by") == "folder"  # a list has numbers for labels, whatever stands for a class in folder names
-    keys = classes.keys if by_folder else map(str, range(len(classes.names)))
+    is_listed = _is_listed(_places(row, root))
+    keys = map(str, range(len(classes.names))) if is_listed else classes.keys
     position: dict[str | None, int] = {key: index for index, key in enumerate(keys)}
     z, label = [], []
     for entry in _required_entries(KNOWN, row, root):
-        key = _folder(entry) if by_folder else entry.label
+        key = entry.label if is_listed else _folder(entry)
         if entry.path in encoded and key in position:
             z.append(encoded[entry.path])
             label.append(position[key])
@@ -116,8 +136,7 @@ def encode_set(
 ) -> dict[str, torch.Tensor]:
     """The features of one set by path, encoding what has not been encoded before."""
     entries = [entry for entry in _required_entries(which, row, root) if entry.identity != MISSING]
-    where = _location(row, root)
-    slug = re.sub(r"[^A-Za-z0-9]+", "-", str(where.relative_to(root) if where else which)).strip("-")
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", str(_places(row, root)[0].relative_to(root))).strip("-")
     folder = cache_dir("bench", encoder.fingerprint[:16], slug)
     cache, done = FeatureCache(folder, encoder), 0
     for batch in encode_images(entries, encoder, cache):
@@ -156,31 +175,48 @@ def noise_features(encoder: Encoder) -> torch.Tensor:
 
 
 def _find_set(which: str, row: Mapping[str, Any], root: Path) -> FoundSet:
-    where = _location(row, root)
-    entries = _entries(row, root, where) if where else []
+    where = _places(row, root)
+    entries = list(_entries(row, root, where))
     absent = sum(entry.identity == MISSING for entry in entries)
-    return FoundSet(which, where, len(entries) - absent, row.get("expected"), absent, bool(row.get("unclean")))
+    return FoundSet(
+        which, where, len(entries) - absent, row.get("expected"), absent, bool(row.get("unclean")), looked_for(row)
+    )
 
 
-def _location(row: Mapping[str, Any], root: Path) -> Path | None:
-    lists = (root / path for path in row.get("lists", ()))
-    folders = (root / path for path in row.get("folders", ()))
-    return next((path for path in lists if path.is_file()), None) or next((p for p in folders if p.is_dir()), None)
+def looked_for(row: Mapping[str, Any]) -> str:
+    """Where a set is looked for under the data root, in words."""
+    return " or ".join([*(" with ".join(lists) for lists in _lists(row)), *row.get("folders", ())])
+
+
+def _lists(row: Mapping[str, Any]) -> list[list[str]]:
+    return [[item] if isinstance(item, str) else item for item in row.get("lists", ())]
+
+
+def _places(row: Mapping[str, Any], root: Path) -> tuple[Path, ...]:
+    """The lists or the folder that a set is found by: a list of which no image is there is the last to be taken."""
+    lists = [tuple(root / path for path in item) for item in _lists(row)]
+    lists = [paths for paths in lists if all(path.is_file() for path in paths)]
+    folders = [(root / path,) for path in row.get("folders", ()) if (root / path).is_dir()]
+    whole = [paths for paths in lists if any(one.identity != MISSING for one in _entries(row, root, paths))]
+    return next(iter([*whole, *folders, *lists]), ())
+
+
+def _is_listed(places: Sequence[Path]) -> bool:
+    return bool(places) and places[0].is_file()
 
 
 def _required_entries(which: str, row: Mapping[str, Any], root: Path) -> list[Entry]:
-    where = _location(row, root)
-    if where is None:
-        looked = ", ".join([*row.get("lists", ()), *row.get("folders", ())])
+    if not (where := _places(row, root)):
         raise DataError(
-            f"expected the set {which!r} under {root}, got none of {looked}; "
+            f"expected the set {which!r} under {root}, got none of {looked_for(row)}; "
             f"`unseen bench --check {root}` lists what is there"
         )
-    return _entries(row, root, where)
+    return list(_entries(row, root, where))
 
 
-def _entries(row: Mapping[str, Any], root: Path, where: Path) -> list[Entry]:
-    return list(find_images(where, root=root / row.get("under", "") if where.is_file() else None))
+def _entries(row: Mapping[str, Any], root: Path, places: Sequence[Path]) -> Iterator[Entry]:
+    start = root / row.get("under", "") if _is_listed(places) else None
+    return (entry for place in places for entry in find_images(place, root=start))
 
 
 def _folder(entry: Entry) -> str:

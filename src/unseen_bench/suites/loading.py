@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from unseen.encoders import Encoder, load_encoder
 from unseen.encoders.base import PatchEncoder
 from unseen.errors import DataError, SettingError
-from unseen.labels import LabelSpace, LearnedPrompts
+from unseen.labels import LabelSpace
 from unseen.labels.prompts import TextEncoder, text_fingerprint
 from unseen.storage.files import cache_dir
 from unseen_bench.mining import DEFAULT_MINER, mine, word_list
@@ -133,10 +134,11 @@ def _build_labels(
 ) -> LabelSpace:
     """The names with mined negatives, from the cache where the same were mined before."""
     model = model or load_encoder(encoder)
-    learned, words = (folder / options[key] if key in options else None for key in ("learned", "words"))
+    if "learned" in options:
+        return _learned_space(names, folder / options["learned"], model)
+    words = folder / options["words"] if "words" in options else None
     wanted = {key: options.get(key) for key in ("negatives", "miner", "prompt")}
-    own = [path.read_bytes().hex() if path else None for path in (learned, words)]
-    key = json.dumps([list(names), wanted, own, text_fingerprint(model)])
+    key = json.dumps([list(names), wanted, words and words.read_bytes().hex(), text_fingerprint(model)])
     path = cache_dir("spaces") / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"
     if path.exists():
         return LabelSpace.load(path)
@@ -145,11 +147,24 @@ def _build_labels(
         model,
         negatives=options.get("negatives", 10_000),
         miner=options.get("miner", DEFAULT_MINER),
-        prompt=LearnedPrompts.load(learned) if learned else options.get("prompt"),
+        prompt=options.get("prompt"),
         corpus=word_list(words) if words else None,
     )
     space.save(path)
     return space
+
+
+def _learned_space(names: Sequence[str], path: Path, model: TextEncoder) -> LabelSpace:
+    """The label space that `unseen bench learn` wrote, its names in the suite's order."""
+    space = LabelSpace.load(path)
+    if other := set(space.names) ^ set(names):
+        raise DataError(
+            f"expected the {len(names):,} names of the suite in {path}, got {len(space.names):,}, and {min(other)!r} "
+            "is in one of them only; learn with a folder of photos for each of the suite's names"
+        )
+    if space.manifest.get("encoder_fingerprint") not in (None, model.fingerprint):
+        raise DataError(f"expected prompts learned with {model.name} in {path}, got {space.encoder}; learn with it")
+    return replace(space, names=tuple(names), id_anchors=space.id_anchors[[space.names.index(one) for one in names]])
 
 
 def _stack_features(which: str, features: Mapping[str, Tensor]) -> Tensor:

@@ -32,6 +32,12 @@ def needs_images(name: str) -> bool:
     return "lists" in known or "folders" in known
 
 
+def learned_file(name: str) -> str | None:
+    """The file in the data root that holds the label space of a suite with learned prompts."""
+    found: str | None = read(name).get("labels", {}).get("learned")
+    return found
+
+
 def _parse(name: str) -> dict[str, Any]:
     if name in names():
         return tomllib.loads((files(__package__) / f"{name}.toml").read_text())

@@ -1,10 +1,8 @@
 """Learn prompts from examples with a real text tower; what comes out is a label space like any other.
 
-The rows of the paper that learn: CoOp, LoCoOp, LSN, NegPrompt, LAPT and ID-like. Only contexts get gradients.
-CLIPN is read from its published checkpoint.
+The rows of the paper that learn: CoOp, LoCoOp, LSN, NegPrompt and LAPT. Only contexts get gradients.
 """
 
-from unseen_bench.methods.prompts.clipn import CLIPN, CLIPNTowers, clipn_space
 from unseen_bench.methods.prompts.methods import REGISTRY, LabelledBatch, PromptLearner
 from unseen_bench.methods.prompts.scores import LSNScore
 from unseen_bench.methods.prompts.space import LearnOptions, encode_batch, learn

@@ -54,12 +54,3 @@ def mean_pairwise_cosine(rows: Float[Tensor, "N *K d"]) -> Float[Tensor, ""]:
         return flat.new_zeros(())
     first, second = torch.triu_indices(len(rows), len(rows), 1, device=rows.device)
     return (flat[first] * flat[second]).sum(-1).mean()
-
-
-def outlier_loss(
-    z: Float[Tensor, "B d"], known: Float[Tensor, "K d"], outlier: Float[Tensor, "N d"]
-) -> Float[Tensor, ""]:
-    """-log of the share of the outlier prompts in the softmax over all prompts (ID-like)."""
-    logits = SCALE * z @ torch.cat([known, outlier]).T
-    share = torch.logsumexp(logits[:, len(known) :], 1) - torch.logsumexp(logits, 1)
-    return -share.mean()

@@ -20,7 +20,6 @@ from unseen_bench.methods.prompts.losses import (
     multi_label_loss,
     name_loss,
     negative_loss,
-    outlier_loss,
     patch_entropy,
 )
 from unseen_bench.methods.prompts.tower import PromptTokens, PromptTower
@@ -29,13 +28,11 @@ Contexts = dict[str, Tensor]
 
 
 class LabelledBatch(NamedTuple):
-    """Features of examples; patches and crops where a method needs them."""
+    """Features of examples; patches where a method needs them."""
 
     z: Float[Tensor, "B d"]
     label: Int[Tensor, " B"]
     patches: Float[Tensor, "B P d"] | None = None
-    near: Float[Tensor, "B Q d"] | None = None  # crops most like the text of the name
-    far: Float[Tensor, "B Q d"] | None = None  # crops least like it
 
 
 class LearnedRows(NamedTuple):
@@ -55,7 +52,7 @@ class PromptLearner(ABC):
     context: int = 16  # tokens
 
     name: ClassVar[str]
-    needs: ClassVar[str] = ""  # "patches" or "crops" of the examples
+    needs: ClassVar[str] = ""  # "patches" of the examples
     moves_negatives: ClassVar[bool] = False  # negatives of the label space are worded by the learned context too
     has_second_phase: ClassVar[bool] = False  # the second half of the epochs trains other contexts than the first
 
@@ -179,43 +176,4 @@ class LAPT(PromptLearner):
         return name_loss(batch.z, torch.cat([rows.known, rows.negative]), batch.label)
 
 
-@dataclass(frozen=True)
-class IDLike(PromptLearner):
-    """Prompts of outliers, learned from the crops of examples that are least like their name (CVPR 2024)."""
-
-    outliers: int = 100
-
-    name: ClassVar[str] = "id-like"
-    needs: ClassVar[str] = "crops"
-    out_weight: ClassVar[float] = 0.3
-    diversity: ClassVar[float] = 0.2
-    crops: ClassVar[int] = 64  # random ones of an example
-    kept_crops: ClassVar[int] = 8  # of the nearest and of the farthest ones
-    crop_area: ClassVar[tuple[float, float]] = (0.08, 1.0)
-
-    def start(self, tower: PromptTower, names: int, generator: torch.Generator) -> Contexts:
-        own = tower.random_contexts(self.outliers, self.context, generator=generator)
-        return super().start(tower, names, generator) | {"outlier": own}
-
-    def rows(
-        self, tower: PromptTower, known: PromptTokens, negative: PromptTokens | None, contexts: Contexts
-    ) -> LearnedRows:
-        # an outlier has a context of its own, and no name
-        blank = tower.tokens(["thing"] * len(contexts["outlier"]), self.context)
-        own = tower.features(blank, contexts["outlier"])
-        return LearnedRows(tower.features(known, contexts["shared"]), own)
-
-    def loss(self, rows: LearnedRows, batch: LabelledBatch, done: float) -> Float[Tensor, ""]:
-        assert batch.near is not None
-        assert batch.far is not None
-        near, far = (crops.to(batch.z).flatten(0, 1) for crops in (batch.near, batch.far))
-        label = batch.label.repeat_interleave(batch.near.shape[1])
-        inside = name_loss(near, torch.cat([rows.known, rows.negative]), label)
-        outside = outlier_loss(far, rows.known, rows.negative)
-        return inside + self.out_weight * outside + self.diversity * mean_pairwise_cosine(rows.negative)
-
-    def negatives(self, names: Sequence[str]) -> list[str]:
-        return [f"outlier {number + 1}" for number in range(self.outliers)]
-
-
-REGISTRY: dict[str, type[PromptLearner]] = {kind.name: kind for kind in (CoOp, LoCoOp, LSN, NegPrompt, LAPT, IDLike)}
+REGISTRY: dict[str, type[PromptLearner]] = {kind.name: kind for kind in (CoOp, LoCoOp, LSN, NegPrompt, LAPT)}

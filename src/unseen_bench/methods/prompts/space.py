@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from unseen.encoders.hub import HubEncoder
 from unseen.errors import DataError, check_choice
 from unseen.images import Image
 from unseen.labels import LabelSpace
-from unseen_bench.methods.prompts.methods import LAPT, REGISTRY, IDLike, LabelledBatch, LearnedRows, PromptLearner
+from unseen_bench.methods.prompts.methods import LAPT, REGISTRY, LabelledBatch, LearnedRows, PromptLearner
 from unseen_bench.methods.prompts.tower import PromptTower
 from unseen_bench.methods.prompts.training import Epoch, Training, divide
 
@@ -48,7 +46,6 @@ def learn(
 ) -> LabelSpace:
     """`space` with rows of learned prompts, from labelled images of its names."""
     method, tower = options.learner(), PromptTower(encoder)
-    images = chosen_crops(images, space.id_anchors) if method.needs == "crops" else images
     kept, held_out = divide(images, _teaches(images.label.tolist(), options.held_out))
     words = space.negatives[: LAPT.most_negatives] if method.moves_negatives else ()
     known = tower.tokens(space.names, method.context)
@@ -56,6 +53,8 @@ def learn(
     training = Training(method, tower, known, kept, held_out, negative, seed=options.seed, patience=options.patience)
     for epoch in training:
         report(epoch, method)
+    if words:
+        training.negative = tower.tokens(space.negatives, method.context)
     return learned_space(space, training, training.rows())
 
 
@@ -66,7 +65,6 @@ def learned_space(space: LabelSpace, training: Training, rows: LearnedRows) -> L
     if own := method.negatives(space.names):
         names, anchors = own, rows.negative.flatten(0, -2).to(anchors)
     elif method.moves_negatives and len(rows.negative):
-        names = names[: len(rows.negative)]
         anchors = rows.negative.to(anchors)
     manifest = space.manifest | {
         "learned_by": method.name,
@@ -96,9 +94,9 @@ def _teaches(label: Sequence[int], share: float) -> list[bool]:
 
 
 def encode_batch(
-    pictures: Sequence[Image], label: Sequence[int], encoder: HubEncoder, needs: str, *, seed: int = 0, size: int = 32
+    pictures: Sequence[Image], label: Sequence[int], encoder: HubEncoder, needs: str, *, size: int = 32
 ) -> LabelledBatch:
-    """The features of labelled images that a method needs; patches and crops in half precision, on the host."""
+    """The features of labelled images that a method needs; patches in half precision, on the host."""
     if not pictures:
         raise DataError("expected labelled images to learn from, got none; put photos into a folder per class")
     parts = [pictures[start : start + size] for start in range(0, len(pictures), size)]
@@ -106,32 +104,4 @@ def encode_batch(
     found = LabelledBatch(z, torch.tensor(label, device=z.device))
     if needs == "patches":
         return found._replace(patches=torch.cat([encoder.patches(part).half().cpu() for part in parts]))
-    if needs == "crops":  # `learn` chooses among them
-        generator = torch.Generator().manual_seed(seed)
-        drawn = (random_crops(one, IDLike.crops, generator) for one in pictures)
-        crops = torch.stack([encoder.images(one).half().cpu() for one in drawn])
-        return found._replace(near=crops, far=crops)
-    return found
-
-
-def chosen_crops(batch: LabelledBatch, anchors: Float[Tensor, "K d"]) -> LabelledBatch:
-    """The batch with the crops nearest to the text of their name as `near` and the farthest as `far`."""
-    assert batch.near is not None
-    crops = batch.near
-    cosine = (crops.float() * anchors.float().cpu()[batch.label.cpu()].unsqueeze(1)).sum(2)
-    count = min(IDLike.kept_crops, crops.shape[1] // 2)
-    order = cosine.argsort(1, descending=True).unsqueeze(2).expand_as(crops)
-    return batch._replace(near=crops.gather(1, order[:, :count]), far=crops.gather(1, order[:, -count:]))
-
-
-def random_crops(image: Image, count: int, generator: torch.Generator) -> list[Image]:
-    """Random square crops of a picture."""
-    width, height = image.pixels.size
-    found = []
-    for number in range(count):
-        area, left, top = torch.rand(3, generator=generator).tolist()
-        low, high = IDLike.crop_area
-        side = max(1, round(min(width, height) * (low + (high - low) * area) ** 0.5))
-        x, y = round(left * (width - side)), round(top * (height - side))
-        found.append(Image(f"{image.path}#{number}", image.pixels.crop((x, y, x + side, y + side))))
     return found
