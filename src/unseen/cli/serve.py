@@ -131,21 +131,19 @@ def keys(
     kept = ApiKeys(data)
     if action in ("revoke", "rotate") and not key:
         raise SettingError(f"expected the id of a key to {action}, got none; see: unseen keys list")
+    if action == "list":
+        return _print_keys(kept, data, as_json=as_json)
     if action == "add":
         made = kept.add(owner, scope, _ends(expires))
-        _note(data, action, made.split("_")[1])
         _print_key(made, {"owner": owner, "scope": scope}, as_json=as_json)
+        key = made.split("_")[1]
     elif action == "rotate":
-        made = kept.rotate(key, _seconds(grace), _ends(expires))
-        _note(data, action, key)
-        _print_key(made, {"rotated": key}, as_json=as_json)
-    elif action == "revoke":
+        _print_key(kept.rotate(key, _seconds(grace), _ends(expires)), {"rotated": key}, as_json=as_json)
+    else:
         kept.revoke(key)
-        _note(data, action, key)
         if as_json:
             output.emit({"revoked": key})
-    else:
-        _print_keys(kept, data, as_json=as_json)
+    _note(data, action, key)
 
 
 def _print_key(key: str, about: Mapping[str, str], *, as_json: bool) -> None:
