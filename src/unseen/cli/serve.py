@@ -61,9 +61,8 @@ def serve(
             raise
         raise MissingExtra(error.name or "fastapi", "serve") from error
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    limits, durability, others = read_settings(
-        settings or (), asdict(Limits()), asdict(Durability()), {"threads": Settings(data).compute}
-    )
+    tables = asdict(Limits()), asdict(Durability()), {"threads": 1}
+    limits, durability, others = read_settings(settings or (), *tables)
     chosen = Settings(
         data,
         host,
@@ -132,8 +131,8 @@ def keys(
     if action in ("revoke", "rotate") and not key:
         raise SettingError(f"expected the id of a key to {action}, got none; see: unseen keys list")
     if action == "list":
-        return _print_keys(kept, data, as_json=as_json)
-    if action == "add":
+        _print_keys(kept, data, as_json=as_json)
+    elif action == "add":
         made = kept.add(owner, scope, _ends(expires))
         _print_key(made, {"owner": owner, "scope": scope}, as_json=as_json)
         key = made.split("_")[1]
@@ -143,7 +142,8 @@ def keys(
         kept.revoke(key)
         if as_json:
             output.emit({"revoked": key})
-    _note(data, action, key)
+    if action != "list":
+        _note(data, action, key)
 
 
 def _print_key(key: str, about: Mapping[str, str], *, as_json: bool) -> None:
