@@ -36,48 +36,15 @@ from unseen.verdicts import DOUBTFUL, UNKNOWN
 from unseen_bench.metrics import calibration_error, reliability
 from unseen_bench.run import Case, Row, command, grouped, markdown_table, mean
 
-FAMILIES = [
-    "dog",
-    "cat",
-    "bird",
-    "reptile",
-    "insect",
-    "musical instrument",
-    "fruit",
-    "dish",
-    "motor vehicle",
-    "furniture",
-    "garment",
-    "tool",
-    "building",
-    "fish",
-    "container",
-    "monkey",
-    "hoofed mammal",
-    "ball",
-    "electronic equipment",
-    "weapon",
-    "kitchen utensil",
-    "boat",
-]
-EVERYDAY = [
-    "animal",
-    "food",
-    "plant",
-    "building",
-    "person",
-    "tool",
-    "furniture",
-    "clothing",
-    "landscape",
-    "machine",
-    "toy",
-    "text",
-    "dog",
-    "bird",
-    "vehicle",
-    "musical instrument",
-]
+FAMILIES = (
+    *("dog", "cat", "bird", "reptile", "insect", "musical instrument", "fruit", "dish", "motor vehicle", "furniture"),
+    *("garment", "tool", "building", "fish", "container", "monkey", "hoofed mammal", "ball", "electronic equipment"),
+    *("weapon", "kitchen utensil", "boat"),
+)
+EVERYDAY = (
+    *("animal", "food", "plant", "building", "person", "tool", "furniture", "clothing", "landscape", "machine", "toy"),
+    *("text", "dog", "bird", "vehicle", "musical instrument"),
+)
 SIZES = {"known": 36, "near": 140, "far": 224}
 WAYS = ("everyday words", "detect", "--live", "--examples", "--calibrate", "corrected")
 SHOWN = ("score", "kept", "near", "far", "ece", "kept_first_128", "rejected_first_128")

@@ -29,7 +29,7 @@ def test_photos_of_known_names_tell_the_threshold_and_are_told_once(known: Path)
     before = session().threshold
     said = run("calibrate", "known", *STATE).stderr
     assert "30 photos of known names · threshold" in said
-    assert f"would call 8 of 12 kept images known" in said
+    assert "would call 8 of 12 kept images known" in said
     assert "warning" not in said
     after = session()
     assert (after.rule.name, len(after.told.z), int(after.snapshot.tally.seen)) == ("adaptive", 30, 12)
@@ -103,7 +103,9 @@ def test_a_folder_that_is_no_known_name_is_left_out_or_refused(known: Path) -> N
     detect("photos", *NAMES, *STATE)
     for i in range(3):
         save_shade(known / "sea" / f"{i}.png", (0, 2 * i, 255))
-    assert "sea: no known name, 3 of 33 photos are left out" in " ".join(run("calibrate", "known", *STATE).stderr.split())
+    assert "sea: no known name, 3 of 33 photos are left out" in " ".join(
+        run("calibrate", "known", *STATE).stderr.split()
+    )
     run("retire", "green", *STATE, "--json")
     assert len(session().told.z) == 15  # the photos of the name went with it
     said = " ".join(run("calibrate", "known", *STATE).stderr.split())

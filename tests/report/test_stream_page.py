@@ -142,7 +142,10 @@ def test_about_names_encoder_label_space_and_detector(labels: LabelSpace) -> Non
 
 
 def test_a_histogram_stacks_the_three_verdicts_and_misses_no_image() -> None:
-    margin, words = torch.tensor([-3.0, -3.0, 0.2, 0.2, 0.2, 4.0]), ["unknown"] * 2 + ["doubtful", "known", "known", "known"]
+    margin, words = (
+        torch.tensor([-3.0, -3.0, 0.2, 0.2, 0.2, 4.0]),
+        ["unknown"] * 2 + ["doubtful", "known", "known", "known"],
+    )
     chart = charts.histogram(margin, words, 0.0)
     tall = {kind: sum(bar[4] for bar in chart.bars if bar[0] == kind) for kind in VERDICTS}
     assert [round(tall[kind] / tall["doubtful"]) for kind in VERDICTS] == [3, 1, 2]
