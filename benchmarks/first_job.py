@@ -17,7 +17,7 @@ import json
 import random
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -199,7 +199,7 @@ def judged(lines: list[Row], truth: dict[str, str]) -> Row:
     }
 
 
-def copied(photos: dict[Path, object], folder: Path) -> dict[Path, Path]:
+def copied(photos: Mapping[Path, object], folder: Path) -> dict[Path, Path]:
     """Copies of photos in a folder, in an order and by names that tell nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     links = {photo: folder / f"{number:04d}.jpg" for number, photo in enumerate(sorted(photos, key=shuffle_key))}

@@ -1,4 +1,4 @@
-"""A threshold that follows a stream: when it moves, what it follows, and that the division into calls changes nothing."""
+"""A threshold that follows a stream: when it moves and what it follows; the division into calls changes nothing."""
 
 from __future__ import annotations
 
