@@ -2,25 +2,18 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from safetensors import safe_open
-from torch.nn.functional import normalize
 
 from helpers.methods import ALL
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors
 from unseen.detectors import MCM, Framework, Online, PooledEvidence
-from unseen.discover.edit import move_to_space
-from unseen.errors import FeatureError, SettingError, StateError
-from unseen.labels import Examples, with_examples
-from unseen.labels.edits import without_name
+from unseen.errors import SettingError, StateError
 from unseen.storage.files import load_tensors, save_tensors
 from unseen.threshold import Adaptive, Fixed
-from unseen_bench.evaluate import evaluate
-from unseen_bench.trial import Trial
 
 
 @pytest.fixture
@@ -165,64 +158,6 @@ def test_a_session_at_a_snapshot_goes_on_from_it_and_leaves_the_first_alone(sess
     other.observe(stream(labels, 20))
     assert session.snapshot is before
     assert int(other.snapshot.tally.seen) == 50
-
-
-def sparing(labels: LabelSpace, *, each: int = 8) -> LabelSpace:
-    """A label space with examples of every name, of which it spares at least four."""
-    names = len(labels.names)
-    label = torch.arange(each * names) % names
-    noise = 0.3 * torch.randn(len(label), labels.dim, generator=torch.Generator().manual_seed(4))
-    return with_examples(labels, Examples(normalize(labels.id_anchors.float()[label] + noise, dim=1), label), spare=4)
-
-
-def test_spared_examples_set_the_threshold_at_fixed_counts_of_the_stream(labels, tmp_path):
-    taught, z = sparing(labels), stream(labels, 90)
-    whole = Session(taught, Adaptive(0.75))
-    assert whole.rule.name == "examples"
-    start = Session(taught, Adaptive(0.75)).calibrate(taught.spared.z.to(labels.id_anchors), recall=0.75).threshold
-    assert whole.threshold <= start
-    expected = whole.observe(z)
-    assert int(whole.snapshot.threshold.at) == 80
-    parts = Session(taught, Adaptive(0.75))
-    found = [*parts.observe(z[:5]), *parts.observe(z[5:33])]
-    parts.save(tmp_path / "state.safetensors")
-    parts = Session.load(tmp_path / "state.safetensors", taught)
-    found += [*parts.observe(z[33:]), *parts.observe(z[:0])]
-    assert [one.threshold for one in found] == pytest.approx([one.threshold for one in expected], abs=1e-5)
-    assert len({round(one.threshold, 6) for one in found}) > 3
-    assert evaluate(
-        Session(taught, Adaptive(0.75)), Trial(z, torch.arange(90) % 2 - 1, torch.arange(90) % 2, ("a", "b"))
-    ).verdicts.threshold.tolist() == pytest.approx([one.threshold for one in expected], abs=1e-5)
-
-
-def test_with_spared_examples_a_refused_call_teaches_nothing(labels):
-    session, z = Session(sparing(labels), Adaptive(0.75)), stream(labels, 64).clone()
-    z[40] = torch.nan
-    with pytest.raises(FeatureError, match="in row 40"):
-        session.observe(z)
-    assert int(session.snapshot.tally.seen) == 0
-
-
-def test_spared_examples_set_no_threshold_that_somebody_else_sets(labels):
-    taught, z = sparing(labels), stream(labels, 40)
-    assert Session(taught, Fixed(0.5)).rule == Fixed(0.5)
-    assert Session(taught, Adaptive(0.999)).rule.name == "adaptive"  # too few of them
-    session = Session(taught, Adaptive(0.75))
-    session.calibrate(taught.spared.z.to(labels.id_anchors), recall=0.75)
-    session.observe(z)
-    assert session.rule.name == "calibrated"
-    assert int(session.snapshot.threshold.at) == 0
-
-
-def test_a_retired_name_takes_its_spared_examples_along(labels):
-    taught = sparing(labels)
-    session = Session(taught, Adaptive(0.75))
-    session.observe(stream(labels, 40))
-    fewer = without_name(taught, taught.names[0])
-    moved = move_to_space(session, fewer).session
-    assert moved.rule.settings["images"] == len(fewer.spared) < len(taught.spared)
-    assert Session.load(moved.to_bytes(), fewer).threshold == moved.threshold
-    assert move_to_space(session, replace(taught, spared=None)).session.rule.name == "adaptive"
 
 
 def test_a_state_finds_the_label_space_that_was_saved_beside_it(session, labels, tmp_path):

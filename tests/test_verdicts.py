@@ -16,21 +16,21 @@ from unseen.errors import MissingExtra
 from unseen.threshold import Decisions
 from unseen.verdicts import FIELDS, VERDICT_DTYPE, records
 
-KEYS = ["a", "b", "c"]
+KEYS = ["a", "b", "c", "d"]
 
 
 @pytest.fixture
 def verdicts() -> Verdicts:
-    score = torch.tensor([3.0, 1.0, math.nan])
-    output = DetectorOutput(
-        score, torch.tensor([0, 1, 1]), torch.tensor([1, -1, 0], dtype=torch.int8), torch.full((3,), 0.5), score
-    )
-    decisions = Decisions(torch.tensor([1.0, 1.0, math.inf]), torch.sigmoid(score), torch.tensor([True, False, False]))
+    score = torch.tensor([3.0, 2.0, 1.0, math.nan])
+    route = torch.tensor([1, 0, -1, 0], dtype=torch.int8)
+    output = DetectorOutput(score, torch.tensor([0, 1, 1, 1]), route, torch.full((4,), 0.5))
+    p_known, warming = torch.tensor([0.9, 0.4, 0.1, math.nan]), torch.tensor([True, False, False, False])
+    decisions = Decisions(torch.tensor([1.0, 1.0, 1.0, math.inf]), p_known, warming)
     return Verdicts(("cat", "dog"), output, decisions)
 
 
 def test_a_record_has_the_documented_fields_in_order(verdicts):
-    first, second, third = verdicts.records(KEYS)
+    first, second, third, last = verdicts.records(KEYS)
     assert tuple(first) == FIELDS
     assert first == {
         "key": "a",
@@ -39,11 +39,12 @@ def test_a_record_has_the_documented_fields_in_order(verdicts):
         "nearest": "cat",
         "margin": 2.5,
         "threshold": 1.0,
-        "p_known": pytest.approx(0.9526, abs=1e-4),
+        "p_known": pytest.approx(0.9),
         "warming": True,
     }
-    assert (second["verdict"], second["name"], second["nearest"]) == ("unknown", None, "dog")
-    assert (third["margin"], third["threshold"], third["p_known"]) == (None, None, None)
+    assert (second["verdict"], second["name"], second["nearest"]) == ("doubtful", "dog", "dog")
+    assert (third["verdict"], third["name"], third["nearest"]) == ("unknown", None, "dog")
+    assert (last["margin"], last["threshold"], last["p_known"]) == (None, None, None)
 
 
 def test_rows_columns_and_formats_hold_the_same_values(verdicts):
@@ -53,31 +54,41 @@ def test_rows_columns_and_formats_hold_the_same_values(verdicts):
     file = io.StringIO()
     verdicts.csv(file, KEYS)
     table = list(csv.DictReader(io.StringIO(file.getvalue())))
-    assert [row["margin"] for row in table] == ["2.5", "0.5", ""]
+    assert [row["margin"] for row in table] == ["2.5", "1.5", "0.5", ""]
     verdicts.csv(file, ["=1.jpg", *KEYS[1:]])
     assert "\n'=1.jpg,known" in file.getvalue()
     assert list(records(verdicts.structured(), verdicts.names, KEYS)) == rows
 
 
-def test_a_verdict_has_the_numbers_of_its_record(verdicts):
-    verdict = verdicts[1]
-    assert verdict._asdict() == {
-        "name": None,
-        "known": False,
-        "margin": 0.5,
-        "p_known": verdicts.p_known[1].item(),
-        "nearest": "dog",
-        "threshold": 1.0,
-        "warming": False,
-    }
+def test_a_verdict_has_the_numbers_of_its_record_and_a_reason(verdicts):
+    *three, last = verdicts
+    for verdict, record in zip(three, verdicts.records(KEYS), strict=False):
+        assert verdict._asdict() | {"key": record["key"]} == record
+    assert [verdict.why for verdict in three] == [
+        "known: cat, 1.5 above the threshold; known with a probability of 90 %, the threshold is young",
+        "doubtful: dog, 0.5 above the threshold; known with a probability of 40 %",
+        "unknown: nearest to dog, but 0.5 below the threshold; known with a probability of 10 %",
+    ]
+    assert [(verdict.known, verdict.unknown) for verdict in three] == [(True, False), (False, False), (False, True)]
+    assert not last.known
+
+
+def test_every_sample_is_known_doubtful_or_unknown(labels: LabelSpace):
+    verdicts = Session(labels).observe(stream(labels, 300))
+    masks = torch.stack([verdicts.known, verdicts.doubtful, verdicts.unknown])
+    assert bool((masks.sum(0) == 1).all())
+    assert list(verdicts.counts.values()) == masks.sum(1).tolist()
+    assert sum(one.verdict == "doubtful" for one in verdicts) == verdicts.counts["doubtful"]
+    assert bool((verdicts.p_known[verdicts.doubtful] < 0.5).all())
+    assert torch.equal(verdicts.unknown, verdicts.margin < verdicts.threshold)
 
 
 def test_the_structured_array_holds_every_number(verdicts):
     table = verdicts.structured()
     assert table.dtype == VERDICT_DTYPE
-    assert table["score"].tolist()[:2] == [3.0, 1.0]
-    assert table["route"].tolist() == [1, -1, 0]
-    assert table["known"].tolist() == [True, False, False]
+    assert table["score"].tolist()[:3] == [3.0, 2.0, 1.0]
+    assert table["route"].tolist() == [1, 0, -1, 0]
+    assert table["known"].tolist() == [True, True, False, False]  # not below the threshold
 
 
 def test_joined_parts_are_the_whole(labels: LabelSpace):
@@ -104,6 +115,6 @@ def test_a_table_library_that_is_missing_is_named(verdicts, kind, package, monke
 
 
 def test_columns_need_no_keys(verdicts):
-    assert verdicts.verdict == ["known", "unknown", "unknown"]
+    assert verdicts.verdict == ["known", "doubtful", "unknown", "unknown"]
     assert verdicts.name == [one.name for one in verdicts]
     assert verdicts.columns().keys() == set(FIELDS) - {"key"}

@@ -285,15 +285,14 @@ class Session:
 
     def _follow(self, recall: float) -> None:
         """Let the stream, and what is told, set the threshold from now on."""
-        rule = Adaptive(recall, in_nats=True)
+        rule = replace(self.rule, recall=recall) if isinstance(self.rule, Adaptive) else Adaptive(recall, in_nats=True)
         if self.rule != rule:
-            self._live = rule, self.snapshot._replace(threshold=rule.fitted(self._stream or rule.start()))
+            self._live = rule, self.snapshot._replace(threshold=rule.taken_over(self._stream))
 
     def _guarantee(self, margins: Float[Tensor, " n"], recall: float) -> Calibration:
         """Let these margins of known images set the threshold from now on."""
         rule, snapshot = Calibrated(recall, len(margins), in_nats=self.detector.in_nats), self.snapshot
-        stream = self._stream or rule.inner.start()
-        state = rule.calibrated_state(stream, margins, at=int(snapshot.tally.seen))
+        state = rule.calibrated_state(rule.inner.taken_over(self._stream), margins, at=int(snapshot.tally.seen))
         self._live = rule, snapshot._replace(threshold=state)
         return calibration(margins, recall=recall)
 

@@ -136,8 +136,8 @@ class Verdicts(Sequence[Verdict]):
 
     @cached_property
     def unknown(self) -> Bool[Tensor, " T"]:
-        """Which samples have a margin below their threshold."""
-        return self.margin < self.threshold
+        """Which samples have no margin that reaches their threshold."""
+        return ~(self.margin >= self.threshold)
 
     @property
     def doubtful(self) -> Bool[Tensor, " T"]:

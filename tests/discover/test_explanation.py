@@ -72,9 +72,9 @@ def test_it_reads_as_text_and_as_json(session, pack):
     found = explain(session, pack.z[550], key="a.jpg")
     lines = found.lines()
     assert lines[0].startswith("a.jpg  ")
-    assert ("unknown:" in lines[0]) != found.verdict.known
+    assert f"{found.verdict.verdict}:" in lines[0]
     row = json.loads(json.dumps(found.row()))
-    assert row["verdict"] in ("known", "unknown")
+    assert row["verdict"] == found.verdict.verdict
     assert row["nearest"] == found.verdict.nearest
     assert row["names"][0]["word"] == found.names[0].word
     assert row["why"] == found.sentence()
@@ -90,10 +90,10 @@ def test_an_image_of_a_session_that_kept_nothing_is_explained_by_the_text_alone(
 def test_the_sentence_says_whether_similar_images_agree(session, pack):
     found = explain(session, pack.z[550])
     images = [SimilarImage(f"{i}.jpg", known, "cat", 0.5) for i, known in enumerate((True, True, False))]
-    for known, similar, said in (
-        (False, images, "; though 2 of the 3 most similar earlier images were known"),
-        (True, images, "; 2 of the 3 most similar earlier images were known"),
-        (True, images[2:], "; though the most similar earlier image was unknown"),
+    for word, similar, said in (
+        ("unknown", images, "; though 2 of the 3 most similar earlier images were known"),
+        ("doubtful", images, "; 2 of the 3 most similar earlier images were known"),
+        ("known", images[2:], "; though the most similar earlier image was unknown"),
     ):
-        verdict = found.verdict._replace(known=known, name=found.verdict.nearest if known else None)
+        verdict = found.verdict._replace(verdict=word, name=None if word == "unknown" else found.verdict.nearest)
         assert replace(found, verdict=verdict, similar=tuple(similar)).sentence().endswith(said)

@@ -1,28 +1,66 @@
-"""A person's word on images: kept apart, undone, and exported."""
+"""A person's word on images: it moves the threshold, is undone, and exported."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from unseen.discover.review import coco, confirmed_known, correct, fiftyone, latest_corrections, reviewed
+from unseen import Session
+from unseen.discover.edit import undo
+from unseen.discover.review import coco, correct, fiftyone, reviewed
 from unseen.errors import DataError
 
 
-def test_a_word_is_kept_apart_and_changes_no_verdict(session):
+def most_doubted(session: Session, count: int = 10) -> list[str]:
+    """The kept unknown images that are nearest to the threshold."""
+    kept = session.reservoir.images
+    unknown = kept.select(~kept.known)
+    return [unknown.keys[row] for row in unknown.margin.argsort(descending=True)[:count].tolist()]
+
+
+def test_a_word_is_kept_apart_and_changes_no_verdict_of_a_kept_image(session):
     keys = session.reservoir.images.keys
     done = correct(session, {keys[0]: " horse ", keys[1]: ""})
     rows = {row.key: row for row in reviewed(done.session)}
     assert (rows[keys[0]].user, rows[keys[1]].user) == ("horse", "unknown")
     assert rows[keys[0]].label == "horse"
     assert [row._replace(user=None) for row in reviewed(done.session)] == reviewed(session)
-    assert done.session.snapshot is session.snapshot
+    assert done.session.snapshot.detector is session.snapshot.detector
+
+
+def test_corrections_move_threshold_and_p_known_and_undo_takes_them_back(session, pack):
+    keys = most_doubted(session)
+    known = correct(session, dict.fromkeys(keys, "cat")).session
+    unknown = correct(session, dict.fromkeys(keys, "unicorn")).session  # none of the names
+    assert known.threshold < session.threshold - 0.2
+    assert unknown.threshold >= session.threshold
+    before, after = (one.score(pack.z[500:]).p_known for one in (session, known))
+    assert bool((after >= before).all())
+    assert float(after.mean()) > float(before.mean())
+    back = undo(known, None).session
+    assert back.reservoir.corrections == {}
+    assert back.threshold == pytest.approx(session.threshold)
+
+
+def test_corrections_go_on_to_teach_after_a_checkpoint_and_in_later_images(session, pack, tmp_path):
+    keys = most_doubted(session)
+    done = correct(session, dict.fromkeys(keys, "cat")).session
+    done.save(tmp_path / "state.safetensors")
+    again = Session.load(tmp_path / "state.safetensors")
+    assert again.threshold == done.threshold
+    plain = session.at(session.snapshot)
+    assert torch.equal(done.observe(pack.z[500:]).threshold, again.observe(pack.z[500:]).threshold)
+    plain.observe(pack.z[500:])
+    assert done.threshold < plain.threshold - 0.2
 
 
 def test_the_latest_word_counts(session):
     key = session.reservoir.images.keys[0]
     twice = correct(correct(session, {key: "horse"}).session, {key: "dog"}).session
-    assert latest_corrections(twice) == {key: "dog"}
+    assert twice.reservoir.corrections == {key: "dog"}
+    z, known = twice.reservoir.corrected(["dog"])
+    assert torch.equal(z, twice.reservoir.images.features[:1])
+    assert known.tolist() == [True]
 
 
 def test_words_on_images_that_are_not_kept_are_refused(session):
@@ -30,12 +68,6 @@ def test_words_on_images_that_are_not_kept_are_refused(session):
         correct(session, {"nowhere": "dog"})
     with pytest.raises(DataError, match="got none"):
         correct(session, {})
-
-
-def test_images_of_known_names_can_calibrate(session):
-    kept = session.reservoir.images
-    done = correct(session, {kept.keys[0]: "dog", kept.keys[1]: "unicorn", kept.keys[2]: "cat"}).session
-    assert torch.equal(confirmed_known(done), kept.features[[0, 2]])
 
 
 def test_exports_have_one_label_per_image(session):

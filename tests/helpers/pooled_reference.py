@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from unseen import LabelSpace
-from unseen.detectors.pooled.evidence import expected_maximum, gap_shrinkage
 
 
 class Sample(NamedTuple):
     """One sample that has been scored."""
 
     z: Tensor
-    weight: tuple[float, float]  # of the unknown and the known side
+    known: float  # its weight on the known side
     margin: float
     predicted: float
     nearest: int  # known name
@@ -24,11 +23,11 @@ class Sample(NamedTuple):
 
 
 class Taught(NamedTuple):
-    """A sample that has been learned, and how many samples had been seen before and after its update."""
+    """A sample that has been learned, the number of samples before its update, and its place in the stream."""
 
     sample: Sample
     before: int
-    after: int
+    place: int
 
 
 class Result(NamedTuple):
@@ -38,14 +37,6 @@ class Result(NamedTuple):
     label: Tensor
     route: Tensor
     baseline: Tensor
-
-
-class Frozen(NamedTuple):
-    """What the frozen text says of one sample."""
-
-    logits: tuple[list[float], list[float]]
-    evidence: float
-    moments: tuple[float, float, float]
 
 
 def is_update(seen: int) -> bool:
@@ -59,9 +50,10 @@ def is_update(seen: int) -> bool:
 def observed(labels: LabelSpace, z: Tensor) -> Result:
     """What the detector says of a stream."""
     one = Reference(labels)
-    score, label, route, baseline = zip(*(one.observe(row) for row in z.double()), strict=True)
-    floats = (torch.tensor(column, dtype=torch.float64) for column in (score, baseline))
-    return Result(next(floats), torch.tensor(label), torch.tensor(route, dtype=torch.int8), next(floats))
+    score, label, route = zip(*(one.observe(row) for row in z.double()), strict=True)
+    scores = torch.tensor(score, dtype=torch.float64)
+    routes = torch.tensor(route, dtype=torch.int8)
+    return Result(scores, torch.tensor(label), routes, torch.full_like(scores, one.baseline))
 
 
 class Reference:
@@ -70,70 +62,43 @@ class Reference:
     def __init__(self, labels: LabelSpace) -> None:
         self.anchors = [labels.id_anchors.double(), labels.ood_anchors.double()]
         self.text_mean = torch.cat(self.anchors).mean(0)
-        self.shrinkage = gap_shrinkage(labels)
-        self.moments: list[tuple[float, float, float]] = []
+        self.baseline = math.log(len(self.anchors[0]) / len(self.anchors[1]))
         self.taught: list[Taught] = []
         self.pending: list[Sample] = []
+        self.seen = 0
         self.update()
 
-    def observe(self, z: Tensor) -> tuple[float, int, int, float]:
-        text = self.frozen(z)
-        if len(self.moments) < 256:
-            self.moments.append(text.moments)
-        base = self.baseline()
-        gains, named = [], []
-        for side in (0, 1):
-            top = sorted(range(len(text.logits[side])), key=lambda c, side=side: -text.logits[side][c])[:16]
-            added = {c: self.image_logits(side, c, z) for c in top}
-            named.append(added)
-            gains.append(
-                lse([text.logits[side][c] + added[c][1] for c in top]) - lse([text.logits[side][c] for c in top])
-            )
-        nearest = next(iter(named[0]))
-        mean_votes = sum(self.votes) / len(self.votes)
-        own = text.evidence + gains[0] - gains[1] - 1.5 * math.log((self.votes[nearest] + 5) / (mean_votes + 5))
-        predicted = float((z - self.centre) @ self.slope) + self.level
-        ratio = math.exp(max(-50, min(50, self.rate * (predicted - self.middle))))
-        score = own + math.log(ratio / (0.9 + 0.1 * ratio))
-        known = 1 / (1 + math.exp(-0.5 * (own - base - 1)))
-        corrected = [{c: text.logits[side][c] + 0.5 * named[side][c][1] for c in named[side]} for side in (0, 1)]
-        whole = lse([*corrected[0].values(), *corrected[1].values()])
-        shares = [
-            {c: weight * math.exp(corrected[side][c] - whole) for c in named[side]}
-            for side, weight in ((0, known), (1, 1 - known))
+    def observe(self, z: Tensor) -> tuple[float, int, int]:
+        text = [(anchors @ z / 0.01).tolist() for anchors in self.anchors]
+        tops = [sorted(range(len(one)), key=lambda c, one=one: -one[c])[:16] for one in text]
+        added = [{c: self.image_logits(side, c, z) for c in tops[side]} for side in (0, 1)]
+        gains = [
+            lse([text[side][c] + added[side][c][1] for c in tops[side]]) - lse([text[side][c] for c in tops[side]])
+            for side in (0, 1)
         ]
-        self.pending.append(Sample(z, (1 - known, known), own - base, predicted, nearest, (shares[0], shares[1])))
-        label = max(named[0], key=lambda c: self.naming(text.logits[0][c], c, named[0][c]))
-        if is_update(len(self.taught) + len(self.pending)):
+        nearest = tops[0][0]
+        mean_votes = sum(self.votes) / len(self.votes)
+        frozen = lse(text[0]) - lse(text[1]) - 2 * math.log((self.votes[nearest] + 5) / (mean_votes + 5))
+        predicted = float((z - self.centre) @ self.slope) + self.level
+        score = frozen + raised(gains[0] - gains[1] + self.rate * (predicted - self.middle))
+        margin = frozen + raised(gains[0] - gains[1]) - self.baseline
+        known = 1 / (1 + math.exp(-(margin - 1)))
+        claimed = [{c: text[side][c] + 0.5 * added[side][c][1] for c in tops[side]} for side in (0, 1)]
+        whole = lse([*claimed[0].values(), *claimed[1].values()])
+        shares = tuple(
+            {c: weight * math.exp(claimed[side][c] - whole) for c in tops[side]}
+            for side, weight in ((0, known), (1, 1 - known))
+        )
+        self.pending.append(Sample(z, known, margin, predicted, nearest, (shares[0], shares[1])))
+        self.seen += 1
+        label = max(tops[0], key=lambda c: self.naming(text[0][c], c, added[0][c]))
+        if is_update(self.seen):
             self.update()
-        return score, label, 1 if known >= 0.5 else -1, base
+        return score, label, 1 if known >= 0.5 else -1
 
     def naming(self, logit: float, name: int, added: tuple[float, float, float]) -> float:
         start, learned, images = added
         return logit + start + images / (images + 32) * (learned - start) - 0.5 * math.log1p(self.votes[name] / 5)
-
-    def frozen(self, z: Tensor) -> Frozen:
-        known, negative = (a @ z / 0.01 for a in self.anchors)
-        k = len(known)
-        gap, contrast = known.mean() - negative.mean(), known.max() - known.mean()
-        variance = (k * known.var(correction=0) + 10 * negative.var(correction=0)) / (k + 10)
-        evidence = known.logsumexp(0) - negative.logsumexp(0) - self.shrinkage * gap
-        evidence = evidence + contrast / 2 + contrast**2 / (2 * variance) / 4
-        rest = known.sort().values[:-1]  # all but the best
-        first, second = expected_maximum(k), expected_maximum(k, power=2)
-        kept = (k - second) / (k - 1) - (k - 2 + second) / (k - 1) ** 2
-        deviation = (rest.var(correction=0) / kept).sqrt()
-        mean = rest.mean() + first / (k - 1) * deviation
-        moments = float(deviation), float(negative.std(correction=0)), float(mean - negative.mean())
-        return Frozen((known.tolist(), negative.tolist()), float(evidence), moments)
-
-    def baseline(self) -> float:
-        known, negative, gap = (sum(column) / len(self.moments) for column in zip(*self.moments, strict=True))
-        k, count = (len(a) for a in self.anchors)
-        contrast = expected_maximum(k) * known
-        variance = (k * known**2 + 10 * negative**2) / (k + 10)
-        odds = typical_energy(k, known) - typical_energy(count, negative) + (1 - self.shrinkage) * gap
-        return odds + contrast / 2 + contrast**2 / (2 * variance) / 4
 
     def image_logits(self, side: int, name: int, z: Tensor) -> tuple[float, float, float]:
         """What image space adds to a logit: of the start of the name, and of its mean now; and its images."""
@@ -143,76 +108,67 @@ class Reference:
         return 40 * float(z @ start - start @ start / 2), 40 * float(z @ mean - mean @ mean / 2), images
 
     def update(self) -> None:
-        """Learn the pending samples and compute everything anew."""
-        before = len(self.taught)
-        after = before + len(self.pending)
-        self.taught += [Taught(sample, before, after) for sample in self.pending]
+        """Learn the pending samples, an image that came before left out, and compute everything anew."""
+        before = self.seen - len(self.pending)
+        earlier, new = {bytes(one.sample.z.numpy()) for one in self.taught}, list[Sample]()
+        for sample in self.pending:
+            if bytes(sample.z.numpy()) not in earlier:
+                new.append(sample)
+            earlier.add(bytes(sample.z.numpy()))
+        self.taught += [Taught(sample, before, before + len(new)) for sample in new]
         self.pending = []
-        samples = [one.sample for one in self.taught]
         self.votes = [0.0] * len(self.anchors[0])
         self.claimed: tuple[dict[int, tuple[float, Tensor]], ...] = ({}, {})
-        for sample in samples:
-            self.votes[sample.nearest] += sample.weight[1]
+        for sample, *_ in self.taught:
+            self.votes[sample.nearest] += sample.known
             for claimed, shares in zip(self.claimed, sample.shares, strict=True):
                 for name, share in shares.items():
                     if share >= 1e-3:
                         images, total = claimed.get(name, (0.0, torch.zeros_like(sample.z)))
                         claimed[name] = images + share, total + share * sample.z
-        self.side_means = self.means_of_sides(samples)
-        zero = torch.zeros_like(self.text_mean)
-        self.slope, self.centre, self.level, self.rate, self.middle = zero, zero, 2.5, 0.0, 0.0
-        if after >= 32:
-            self.fit_direction(samples)
-            self.fit_likelihood(after)
+        self.side_means = [torch.zeros_like(self.text_mean)] * 2
+        self.slope = self.centre = torch.zeros_like(self.text_mean)
+        self.level, self.rate, self.middle = 2.5, 0.0, 0.0
+        if self.taught:
+            self.fit()
 
-    def means_of_sides(self, samples: list[Sample]) -> list[Tensor]:
-        totals = [torch.zeros_like(self.text_mean) for _ in range(2)]
-        weights = [0.0, 0.0]
-        for sample in samples:
-            for side, weight in enumerate(sample.weight):
-                totals[side] = totals[side] + weight * sample.z
-                weights[side] += weight
-        overall = (totals[0] + totals[1]) / max(1.0, sum(weights))
-        return [(total + 8 * overall) / (weight + 8) for total, weight in zip(totals, weights, strict=True)]
+    def fit(self) -> None:
+        """Compute what follows from all samples: the means of both sides, direction and likelihood."""
+        z = torch.stack([one.sample.z for one in self.taught])
+        known, margin, u = torch.tensor([one.sample[1:4] for one in self.taught], dtype=z.dtype).T
+        sides = torch.stack([1 - known, known], 1)
+        count = sides.sum(0)
+        overall = (sides.T @ z).sum(0) / max(1.0, float(count.sum()))
+        self.side_means = [(sides[:, side] @ z + 8 * overall) / (count[side] + 8) for side in (0, 1)]
+        if self.seen >= 32:
+            effective = float(4 / (1 / count).sum())
+            rows = (sides / count).mean(1)  # each side weighs one half
+            self.centre = rows @ z
+            off = z - self.centre
+            scatter = off.T @ (rows[:, None] * off) + 2 / effective * torch.eye(z.shape[1], dtype=z.dtype)
+            self.slope = torch.linalg.solve(scatter, off.T @ (rows * (margin - rows @ margin)))
+            self.level = float(((sides.T @ margin + 8 * margin.new_tensor([0, 5])) / (count + 8)).mean())
+            usable = [i for i, one in enumerate(self.taught) if one.before >= 32]
+            place = margin.new_tensor([one.place for one in self.taught])
+            if usable:
+                self.fit_likelihood(u[usable], (sides * place[:, None] / self.seen)[usable], effective)
 
-    def fit_direction(self, samples: list[Sample]) -> None:
-        """Fit a ridge regression of margins on images: both sides together have the same weight."""
-        count = [sum(sample.weight[side] for sample in samples) for side in (0, 1)]
-        self.effective = 4 / (1 / count[0] + 1 / count[1])
-        row_weights = [sum(w / c / 2 for w, c in zip(sample.weight, count, strict=True)) for sample in samples]
-        self.centre = sum(
-            (w * s.z for w, s in zip(row_weights, samples, strict=True)), torch.zeros_like(self.text_mean)
-        )
-        mean = sum(w * s.margin for w, s in zip(row_weights, samples, strict=True))
-        scatter = 2 / self.effective * torch.eye(len(self.centre), dtype=torch.float64)
-        pull = torch.zeros_like(self.centre)
-        for weight, sample in zip(row_weights, samples, strict=True):
-            off = sample.z - self.centre
-            scatter += weight * torch.outer(off, off)
-            pull += weight * off * (sample.margin - mean)
-        self.slope = torch.linalg.solve(scatter, pull)
-        margins = [sum(s.weight[side] * s.margin for s in samples) for side in (0, 1)]
-        self.level = (margins[0] / (count[0] + 8) + (margins[1] + 8 * 5) / (count[1] + 8)) / 2
-
-    def fit_likelihood(self, seen: int) -> None:
+    def fit_likelihood(self, u: Tensor, weight: Tensor, effective: float) -> None:
         """Fit two normals of one variance to the predictions, and how far they fall into two groups."""
-        usable = [one for one in self.taught if one.before >= 32]
-        if not usable:
-            return
-        u = torch.tensor([one.sample.predicted for one in usable], dtype=torch.float64)
-        weight = torch.tensor([[w * one.after / seen for w in one.sample.weight] for one in usable], dtype=u.dtype)
-        total = weight.sum()
-        overall = float((weight.sum(1) * u).sum() / total)
-        spread = float((weight.sum(1) * u**2).sum() / total) - overall**2
-        means, variances = [], []
-        for side in (0, 1):
-            count = float(weight[:, side].sum()) + 16
-            means.append((float(weight[:, side] @ u) + 16 * overall) / count)
-            square = (float(weight[:, side] @ u**2) + 16 * (max(spread, 1e-4) + overall**2)) / count
-            variances.append(max(1e-4, square - means[side] ** 2))
-        self.middle = sum(means) / 2
-        earned = self.effective / (self.effective + 16) * math.sqrt(two_groups(u))
-        self.rate = earned * (means[1] - means[0]) / (sum(variances) / 2)
+        overall = float(weight.sum(1) @ u / weight.sum())
+        spread = max(float(weight.sum(1) @ u**2 / weight.sum()) - overall**2, 1e-4)
+        mean, square = (
+            (weight.T @ power + 16 * start) / (weight.sum(0) + 16)
+            for power, start in ((u, overall), (u**2, spread + overall**2))
+        )
+        variance = float((square - mean**2).clamp(min=1e-4).mean())
+        self.middle = float(mean.mean())
+        self.rate = effective / (effective + 16) * math.sqrt(two_groups(u)) * float(mean[1] - mean[0]) / variance
+
+
+def raised(ratio: float) -> float:
+    """A log ratio of known to unknown where four unknown images in ten look like known ones."""
+    return -math.log(0.6 * math.exp(-max(-50, min(50, ratio))) + 0.4)
 
 
 def two_groups(u: Tensor) -> float:
@@ -223,11 +179,6 @@ def two_groups(u: Tensor) -> float:
     variance = max(float((off**2).mean()), 1e-6 * float((u**2).mean()) + 1e-4)
     skewness, kurtosis = float((off**3).mean()) / variance**1.5, float((off**4).mean()) / variance**2
     return min(1.0, max(0.0, ((skewness**2 + 1) / max(1.0, kurtosis) - 1 / 3) * 1.5))
-
-
-def typical_energy(count: int, deviation: float) -> float:
-    frozen = math.sqrt(2 * math.log(max(count, 2)))
-    return math.log(count) + deviation**2 / 2 if deviation < frozen else frozen * deviation
 
 
 def lse(values: list[float]) -> float:

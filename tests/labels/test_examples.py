@@ -71,7 +71,7 @@ def test_examples_of_shuffled_names_are_not_used_at_all() -> None:
     shuffled = examples.label[torch.randperm(32, generator=torch.Generator().manual_seed(1))]
     refused = with_examples(labels, Examples(examples.z, shuffled))
     assert refused.examples is None
-    assert refused.manifest["examples_refused"] == "32"
+    assert refused.manifest["examples_refused"] == "24"  # one of each name was spared
     assert torch.equal(refused.id_anchors, labels.id_anchors)
     tenth = examples.label.clone()
     tenth[::10] = (tenth[::10] + 1) % 8
@@ -196,24 +196,22 @@ def test_copies_count_once_and_an_image_under_two_names_for_none() -> None:
     examples = Examples(copied, torch.tensor([0, 0, 1, 1, 0, 0]), tuple("abcdef"))
     assert examples.without_copies().keys == ("a", "b", "c")  # e is a again; d and f are one image of two names
     labels = space(2, 10, 16, dtype=torch.float32)
-    assert with_examples(labels, examples).examples.keys == ("a", "b", "c")
+    taught = with_examples(labels, examples)
+    assert (taught.examples.keys, taught.spared.keys) == (("a", "c"), ("b",))
     with pytest.raises(DataError, match="expected examples that show one name each, got 2 copies under several names"):
         with_examples(labels, Examples(copied[[0, 0]], torch.tensor([0, 1])))
 
 
-def test_as_few_examples_are_spared_for_the_threshold_as_is_enough() -> None:
-    examples = Examples(unit(9, 4), torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 1]), tuple("abcdefghi"))
-    assert examples.for_threshold(2).left_out.keys == ("e", "i")
-    kept, left_out = examples.for_threshold(3)
-    assert left_out.keys == ("d", "e", "i")
-    assert kept.keys == ("a", "b", "c", "f", "g", "h")
-    kept, left_out = examples.for_threshold(4)  # each name keeps three
-    assert (len(kept), len(left_out)) == (9, 0)
-    assert len(examples.for_threshold(0).left_out) == 0
-    many = Examples(unit(2_400, 4), torch.arange(2_400) % 600)
-    assert len(many.for_threshold(19).left_out) == 200
-    assert len(many.for_threshold(400).left_out) == 400
-    assert Examples(unit(48, 4), torch.arange(48) % 3).for_threshold(2).left_out.label.tolist() == [0, 1, 2, 0, 1, 2]
+def test_the_last_example_of_each_name_with_two_is_spared_for_the_threshold_and_one_of_eight_of_many() -> None:
+    few = Examples(unit(8, 4), torch.tensor([0, 0, 0, 1, 1, 2, 0, 0]), tuple("abcdefgh"))
+    kept, left_out = few.for_threshold()
+    assert left_out.keys == ("e", "h")
+    assert kept.keys == ("a", "b", "c", "d", "f", "g")
+    assert Examples(unit(48, 4), torch.arange(48) % 3).for_threshold().left_out.label.tolist() == [0, 1, 2, 0, 1, 2]
+    many = Examples(unit(2_400, 4), torch.arange(2_400) % 600).for_threshold().left_out
+    assert len(many) == 200
+    assert int(many.label.diff().max()) == 3  # evenly
+    assert len(Examples(unit(3, 4), torch.arange(3)).for_threshold().left_out) == 0
 
 
 def test_examples_travel_with_the_label_space_and_its_fingerprint(tmp_path: Path) -> None:
@@ -223,9 +221,9 @@ def test_examples_travel_with_the_label_space_and_its_fingerprint(tmp_path: Path
     loaded = LabelSpace.load(tmp_path / "space.safetensors")
     assert loaded.fingerprint == taught.fingerprint
     assert torch.equal(loaded.examples.z, taught.examples.z)
-    sparing = with_examples(labels, drawn(labels, 8))
-    assert (len(sparing.examples), len(sparing.spared)) == (12, 20)
-    one = with_examples(labels, Examples(sparing.spared.z[:5], torch.zeros(5, dtype=torch.int64)), spare=1)
+    sparing = with_examples(labels, drawn(labels, 16))
+    assert (len(sparing.examples), len(sparing.spared)) == (56, 8)
+    one = with_examples(labels, Examples(sparing.examples.z[:5], torch.zeros(5, dtype=torch.int64)))
     assert one.spared is None  # of one name of four
     sparing.save(tmp_path / "space.safetensors")
     assert LabelSpace.load(tmp_path / "space.safetensors").fingerprint == sparing.fingerprint

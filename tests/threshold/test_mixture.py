@@ -1,6 +1,10 @@
+"""The mixture of known and unknown margins against its formula, and what must hold of any margins."""
+
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -10,130 +14,134 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.margins import gumbel, normal
-from unseen.threshold import mixture, nodes
-from unseen.threshold.clear import ClearImages
-from unseen.threshold.correction import OUTLIER
-from unseen.threshold.mixture import MixtureFit
-from unseen.threshold.nodes import HIGHEST, LOWEST, NODES, STEP
+from unseen.threshold.mixture import GRID, PRIOR, Fit, Told, fit_mixture
+
+NONE = torch.zeros(0, dtype=torch.float64)
+MIXED = torch.cat([normal(300, 4, 2), gumbel(300, -5, 2)])
 
 
-def fit(margins: Tensor, recall: float = 0.95) -> MixtureFit:
-    at_nodes = nodes.counts(margins)
-    return mixture.fit_mixture(at_nodes, at_nodes, recall)
+def told(*, photos: Tensor = NONE, known: Tensor = NONE, unknown: Tensor = NONE) -> Told:
+    return Told(*map(GRID.counts, (photos, known, unknown)))
 
 
-def cells() -> tuple[Tensor, Tensor]:
-    """The probability of every cell under every hypothesis, of known and of unknown images."""
-    known, unknown, mean = mixture.sides()
-    return known.repeat(1, mixture.UNKNOWN), unknown.repeat_interleave(len(mean), dim=1)
+def fit(margins: Tensor, recall: float = 0.95, said: Told | None = None) -> Fit:
+    counts = GRID.counts(margins)
+    return fit_mixture(counts, counts, said or Told.none(), recall)
 
 
-def accepted(margins: Tensor, threshold: Tensor) -> float:
+def kept(margins: Tensor, threshold: Tensor) -> float:
     return float((margins >= threshold).double().mean())
 
 
-def test_counts_divide_a_margin_between_its_neighbours():
-    at_nodes = nodes.counts(torch.tensor([LOWEST, 0.1, HIGHEST - 0.1, HIGHEST, 1e9, -1e9], dtype=torch.float64))
-    assert len(at_nodes) == NODES
-    assert float(at_nodes.sum()) == pytest.approx(6)
-    at_zero = round(-LOWEST / STEP)
-    assert at_nodes[at_zero : at_zero + 2].tolist() == pytest.approx([0.8, 0.2])
-    assert float(at_nodes[0]) == pytest.approx(2)
-    assert float(at_nodes[-1]) == pytest.approx(2.8)
+class Literal:
+    """The fit, image by image; images are numbers of places of the grid, so that none is divided."""
+
+    def __init__(self, images: np.ndarray, recent: np.ndarray, said: tuple[np.ndarray, ...], recall: float) -> None:
+        photos, known_said, unknown_said = said
+        self.x = np.array([GRID.lowest + GRID.step * place for place in range(GRID.size)])
+        self.known, self.unknown = (
+            (PRIOR.known_mean, PRIOR.known_deviation),
+            (PRIOR.unknown_mean, PRIOR.unknown_deviation),
+        )
+        self.share, heard = 0.5, PRIOR.most_images / (PRIOR.most_images + len(images))
+        for _ in range(PRIOR.rounds):
+            p = self.p()[images]
+            self.share = (heard * p.sum() + PRIOR.share_images) / (heard * len(images) + 2 * PRIOR.share_images)
+            for_mean = (self.known[1] / PRIOR.known_mean_deviation) ** 2
+            among = np.append(images, photos), np.append(heard * p, np.ones(len(photos)))
+            self.known = self.side(*among, self.first[0], for_mean, PRIOR.known_deviation_images)
+            numbers = PRIOR.unknown_mean_images, PRIOR.unknown_deviation_images
+            self.unknown = self.side(images, heard * (1 - p), self.first[1], *numbers)
+        for _ in range(PRIOR.share_rounds):
+            now = self.p()[recent]
+            self.share = (now.sum() + PRIOR.share_images) / (len(recent) + 2 * PRIOR.share_images)
+        steps = sorted(range(-PRIOR.shifts, PRIOR.shifts + 1), key=abs)
+        tables = {step: self.p()[np.clip(np.arange(GRID.size) - step, 0, GRID.size - 1)] for step in steps}
+        fits = {
+            step: np.log(p[known_said]).sum()
+            + np.log(1 - p[unknown_said]).sum()
+            - (step * GRID.step / PRIOR.shift_deviation) ** 2 / 2
+            for step, p in tables.items()
+        }
+        best = max(steps, key=fits.__getitem__)
+        self.p_known, wanted = tables[best], NormalDist(*self.known).inv_cdf(1 - recall) + best * GRID.step
+        self.threshold = max(wanted, float(np.interp(PRIOR.least_p_known, self.p_known, self.x)))
+
+    first = (PRIOR.known_mean, PRIOR.known_deviation), (PRIOR.unknown_mean, PRIOR.unknown_deviation)
+
+    def side(
+        self, images: np.ndarray, weight: np.ndarray, prior: tuple[float, float], n: float, m: float
+    ) -> tuple[float, float]:
+        mean = (weight @ self.x[images] + n * prior[0]) / (weight.sum() + n)
+        square = weight @ (self.x[images] - mean) ** 2 + m * prior[1] ** 2
+        return float(mean), math.sqrt(square / (weight.sum() + m))
+
+    def p(self) -> np.ndarray:
+        """The probability of each place, which never rises from the known mean down, nor falls from it up."""
+        anywhere = PRIOR.outliers / (GRID.step * GRID.size)
+        a, b = (
+            share * ((1 - PRIOR.outliers) * np.array([NormalDist(*side).pdf(at) for at in self.x]) + anywhere)
+            for share, side in ((self.share, self.known), (1 - self.share, self.unknown))
+        )
+        p, middle = a / (a + b), int((self.x < self.known[0]).sum())
+        below = [p[place:middle].min() for place in range(middle)]
+        return np.array(below + [max(*below[-1:], *p[middle : place + 1]) for place in range(middle, len(p))])
 
 
-def test_counts_sum_the_weights_of_margins():
+def places(count: int, mean: float, seed: int) -> np.ndarray:
+    drawn = np.random.default_rng(seed).normal(mean, 2.5, count)
+    return np.round((drawn - GRID.lowest) / GRID.step).astype(int).clip(0, GRID.size - 1)
+
+
+@pytest.mark.parametrize("recall", [0.8, 0.95])
+@pytest.mark.parametrize(
+    ("known", "unknown", "photos", "corrected"),
+    [(0, 0, 0, 0), (200, 100, 0, 0), (10, 300, 40, 0), (100, 100, 0, 12), (30, 30, 20, 20)],
+)
+def test_the_fit_is_that_of_a_reference_written_image_by_image(known, unknown, photos, corrected, recall):
+    images = np.append(places(known, 4, 0), places(unknown, -4, 1))
+    said = places(photos, 6, 2), places(corrected, -1, 3), places(corrected // 2, -2, 4)
+    recent = images[::2]
+    expected = Literal(images, recent, said, recall)
+    counts, now, *parts = (
+        torch.bincount(torch.from_numpy(part), minlength=GRID.size).double() for part in (images, recent, *said)
+    )
+    found = fit_mixture(counts, now, Told(*parts), recall)
+    np.testing.assert_allclose(found.p_known.numpy(), expected.p_known, rtol=1e-9)
+    assert float(found.threshold) == pytest.approx(expected.threshold, abs=1e-9)
+
+
+def test_counts_divide_a_margin_between_its_neighbours_and_sum_weights():
+    highest = float(GRID.margins[-1])
+    counts = GRID.counts(torch.tensor([GRID.lowest, 0.1, highest - 0.1, highest, 1e9, -1e9], dtype=torch.float64))
+    at_zero = round(-GRID.lowest / GRID.step)
+    assert counts[at_zero : at_zero + 2].tolist() == pytest.approx([0.6, 0.4])
+    assert (float(counts[0]), float(counts[-1]), float(counts.sum())) == pytest.approx((2, 2.6, 6))
     margins, weight = normal(50, 3, 7), torch.rand(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    at_nodes = nodes.counts(margins, weight)
-    assert float(at_nodes.sum()) == pytest.approx(float(weight.sum()))
-    expected = sum(w * nodes.counts(m[None]) for m, w in zip(margins, weight, strict=True))
-    torch.testing.assert_close(at_nodes, expected)
-
-
-@given(margin=st.floats(-1e9, 1e9))
-def test_interpolate_gives_back_a_linear_table_and_clamps_beyond_its_ends(margin):
-    table = torch.linspace(LOWEST, HIGHEST, NODES, dtype=torch.float64)
-    found = nodes.interpolate(table, torch.tensor([margin], dtype=torch.float64))
-    assert float(found) == pytest.approx(min(HIGHEST, max(LOWEST, margin)), abs=1e-6)
-
-
-def test_a_rounding_error_moves_the_threshold_by_as_little():
-    margins = torch.cat([normal(40, 8, 4), torch.arange(-3.0, 3.0, 0.5).double()])  # some of them on a node
-    before, after = (fit(margins + error).threshold for error in (-1e-6, 1e-6))
-    assert float(abs(after - before)) < 1e-5
-
-
-def test_every_hypothesis_is_a_distribution():
-    known, unknown = cells()
-    by_share = mixture.log_density().double().split(known.shape[1], dim=1)
-    for share, found in zip(mixture.KNOWN_SHARES, by_share, strict=True):
-        mixed = (share * known + (1 - share) * unknown + OUTLIER / NODES).log()
-        torch.testing.assert_close(found - found[:, :1], mixed - mixed[:, :1], rtol=1e-5, atol=1e-5)
-    for side in (known, unknown):
-        assert bool((side >= 0).all())
-        torch.testing.assert_close(side.sum(0), torch.ones_like(side[0]))
-
-
-@pytest.mark.parametrize("recall", [0.0, 0.3, 0.8, 0.95, 0.99])
-def test_the_wanted_share_of_known_images_reaches_a_margin(recall):
-    known = mixture.sides().known.T.float().double()
-    margin, edges = mixture.margin_reached(known, recall), nodes.LOWEST + nodes.STEP * (torch.arange(NODES) + 0.5)
-    passed = [float(np.interp(one, edges, row.cumsum(0))) for one, row in zip(margin, known, strict=True)]
-    assert passed == pytest.approx([1 - recall] * len(passed), abs=1e-6)
+    expected = sum(w * GRID.counts(m[None]) for m, w in zip(margins, weight, strict=True))
+    torch.testing.assert_close(GRID.counts(margins, weight), expected)
 
 
 @given(margin=st.floats(-60, 60))
-def test_a_table_is_interpolated_as_margins_are_divided_between_nodes(margin):
-    table, one = normal(NODES, 0, 1), torch.tensor([margin], dtype=torch.float64)
-    assert float(nodes.interpolate(table, one)) == pytest.approx(float(nodes.counts(one) @ table), abs=1e-7)
+def test_a_table_is_interpolated_as_margins_are_divided_between_places(margin):
+    table, one = normal(GRID.size, 0, 1), torch.tensor([margin], dtype=torch.float64)
+    assert float(GRID.interpolate(table, one)) == pytest.approx(float(GRID.counts(one) @ table), abs=1e-7)
 
 
-def test_the_posterior_finds_both_modes():
-    margins = torch.cat([normal(1000, 9, 5.4), gumbel(1000, -6, 3)])
-    weight, grid = mixture.posterior(nodes.counts(margins), ClearImages.none()).double(), mixture.hypotheses()
-    assert float(weight.sum()) == pytest.approx(1)
-    of_shapes = weight.sum(0)
-    assert float(of_shapes @ grid.unknown_mean) == pytest.approx(-6, abs=1)
-    assert float(of_shapes @ grid.unknown_deviation) == pytest.approx(3, abs=1)
-    assert float(of_shapes @ grid.known_mean) == pytest.approx(9, abs=1.5)
-    shares = weight.sum(1) @ torch.tensor(mixture.KNOWN_SHARES, dtype=torch.float64)
-    assert float(shares) == pytest.approx(0.5, abs=0.12)
+@pytest.mark.parametrize(("recall", "said"), [(0.95, {}), (0.95, {"photos": normal(30, 2, 3)}), (0.999, {})])
+def test_a_threshold_moves_by_no_leap(said, recall):
+    """Else a rounding error could move it: the largest leap on the way from one set of margins to another is sought."""
+    start, stop = torch.cat([normal(40, 8, 4), normal(40, -3, 2)]), torch.cat([normal(40, 3, 2), normal(40, 0, 2)])
 
+    def threshold(at: float) -> float:
+        return float(fit(start + at * (stop - start), recall, told(**said)).threshold)
 
-@pytest.mark.parametrize(("share", "least"), [(0.3, 0.89), (0.5, 0.91), (0.7, 0.91)])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_mixed_stream_keeps_the_wanted_share_and_less_where_known_images_are_few(share, least, seed):
-    known = normal(round(2000 * share), 9, 5.4, seed=seed)
-    unknown = gumbel(2000 - len(known), -6, 3, seed=seed + 10)
-    threshold = fit(torch.cat([known, unknown])).threshold
-    assert least <= accepted(normal(20_000, 9, 5.4, seed=50), threshold) <= 0.98
-    assert accepted(unknown, threshold) < 0.1
-
-
-@pytest.mark.parametrize("mean", [7, 9, 13])
-def test_known_images_alone_are_accepted(mean):
-    known = normal(3000, mean, 5.4)
-    assert accepted(known, fit(known).threshold) > 0.91
-
-
-@pytest.mark.parametrize(("mean", "deviation"), [(-8, 3), (-6, 3), (-2, 2), (0, 2)])
-def test_unknown_images_alone_are_rejected(mean, deviation):
-    unknown = gumbel(3000, mean, deviation)
-    assert accepted(unknown, fit(unknown).threshold) < 0.2
-
-
-def test_before_any_image_the_threshold_is_that_of_the_prior():
-    empty = fit(torch.zeros(0, dtype=torch.float64))
-    weight = mixture.hypotheses().log_prior.softmax(0)
-    known = cells()[0] @ weight
-    assert float(empty.threshold) == pytest.approx(float(mixture.margin_reached(known, 0.95)), abs=1e-4)
-    assert -2 < float(empty.threshold) < 4
-
-
-def test_a_higher_recall_is_a_lower_threshold():
-    margins = torch.cat([normal(100, 9, 5.4), gumbel(100, -6, 3)])
-    thresholds = [float(fit(margins, recall).threshold) for recall in (0.5, 0.8, 0.9, 0.95)]
-    assert thresholds == sorted(thresholds, reverse=True)
+    low, high = 0.0, 1.0
+    while high - low > 1e-7:
+        ends = [low + (high - low) * part / 4 for part in range(5)]
+        leaps = [abs(threshold(b) - threshold(a)) for a, b in pairwise(ends)]
+        low, high = ends[(most := leaps.index(max(leaps)))], ends[most + 1]
+    assert abs(threshold(high) - threshold(low)) < 1e-5
 
 
 @given(
@@ -141,22 +149,24 @@ def test_a_higher_recall_is_a_lower_threshold():
     deviation=st.floats(0, 30),
     count=st.integers(0, 3000),
     share=st.floats(0, 1),
+    photos=st.integers(0, 200),
+    corrected=st.integers(0, 30),
     seed=st.integers(0, 99),
 )
-def test_probabilities_are_finite_and_never_fall_with_the_margin(mean, deviation, count, share, seed):
+def test_any_margins_give_probabilities_that_never_fall_and_finite_thresholds_that_fall_where_more_is_wanted(
+    mean, deviation, count, share, photos, corrected, seed
+):
     known = normal(round(count * share), mean, deviation, seed=seed)
-    found = fit(torch.cat([known, gumbel(count - len(known), -4, 3, seed=seed)]))
-    assert math.isfinite(float(found.threshold))
-    assert bool(((found.probability >= 0) & (found.probability <= 1)).all())
-    assert bool((found.probability.diff() >= -1e-12).all())  # two tables that never fall are averaged, and rounded
-
-
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
-def test_images_far_above_the_unknown_are_known_with_near_certainty(share):
-    known = normal(round(5000 * share), 9, 5.4)
-    found = fit(torch.cat([known, gumbel(5000 - len(known), -6, 3)]))
-    for margin, least in ((12.0, 0.94), (36.0, 0.97)):
-        assert float(nodes.interpolate(found.probability, torch.tensor([margin]))) > least
+    margins = torch.cat([known, gumbel(count - len(known), -4, 3, seed=seed)])
+    said = told(photos=normal(photos, mean, 3), known=normal(corrected, -2, 2), unknown=normal(corrected, 1, 2))
+    found = [fit(margins, recall, said) for recall in (0.5, 0.8, 0.95, 0.99)]
+    thresholds = [float(one.threshold) for one in found]
+    assert all(map(math.isfinite, thresholds))
+    assert thresholds == sorted(thresholds, reverse=True)
+    for one in found:
+        assert bool(((one.p_known >= 0) & (one.p_known <= 1)).all())
+        assert bool((one.p_known.diff() >= -1e-12).all())
+        assert 0 <= float(one.recall[0]) <= float(one.recall[1]) <= 1
 
 
 @pytest.mark.parametrize("value", [-1e6, -3.0, 0.0, 3.0, 1e6])
@@ -164,27 +174,48 @@ def test_identical_margins_give_a_finite_threshold(value):
     assert math.isfinite(float(fit(torch.full((300,), value, dtype=torch.float64)).threshold))
 
 
-def test_recall_interval_is_that_of_the_distributions_without_the_rarest():
-    known = mixture.sides().known
-    weight = torch.rand(2, known.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(1)).pow(6)
-    found = mixture.recall_interval(torch.tensor([-1.25, 3.0], dtype=torch.float64), weight)
-    cells = LOWEST + STEP * (np.arange(NODES + 1) - 0.5)  # their edges
-    for row, threshold in enumerate((-1.25, 3.0)):
-        below = np.stack([np.interp(threshold, cells, np.cumsum([0, *column])) for column in known.T.numpy()])
-        share, rank = np.sort(1 - below), np.argsort(1 - below)
-        total = np.cumsum(weight[row].numpy()[rank]) / weight[row].sum().item()
-        expected = [share[np.searchsorted(total, tail)] for tail in (0.025, 0.975)]
-        assert found[row].tolist() == pytest.approx(expected, abs=0.003)  # nodes against edges
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+def test_a_mixed_stream_keeps_about_the_wanted_share_and_rejects_the_unknown(share, seed):
+    known = normal(round(2000 * share), 5, 2.4, seed=seed)
+    unknown = gumbel(2000 - len(known), -5, 2, seed=seed + 10)
+    threshold = fit(torch.cat([known, unknown])).threshold
+    assert 0.9 <= kept(normal(20_000, 5, 2.4, seed=50), threshold) <= 0.99
+    assert kept(unknown, threshold) < 0.1
 
 
-@pytest.mark.parametrize("recall", [0.8, 0.95])
-def test_recall_interval_holds_the_recall_and_narrows_where_modes_lie_apart(recall):
-    before = mixture.fit_mixture(
-        torch.zeros(NODES, dtype=torch.float64), torch.zeros(NODES, dtype=torch.float64), recall
-    )
-    margins = torch.cat([normal(2000, 12, 5.2), gumbel(2000, -8, 3)])
-    after = fit(margins, recall)
-    for low, high in (before.recall, after.recall):
-        assert low < recall < high
-    assert after.recall.diff() < before.recall.diff()
-    assert after.recall[0] < accepted(margins[:2000], after.threshold) < after.recall[1]
+def test_streams_of_one_kind_are_kept_or_rejected():
+    assert kept(normal(3000, 5, 2.4), fit(normal(3000, 5, 2.4)).threshold) > 0.9
+    assert kept(gumbel(3000, -5, 2), fit(gumbel(3000, -5, 2)).threshold) < 0.1
+
+
+def test_images_far_above_the_unknown_are_known_with_near_certainty():
+    p_known = fit(MIXED).p_known
+    assert float(GRID.interpolate(p_known, torch.tensor([8.0]))) > 0.97
+    assert float(GRID.interpolate(p_known, torch.tensor([-8.0]))) < 0.03
+
+
+@pytest.mark.parametrize("mean", [-2.0, 1.0, 4.0, 9.0])
+def test_photos_bring_the_threshold_to_where_they_lie_and_never_above(mean):
+    photos = normal(200, mean, 2.4)
+    before, after = (fit(MIXED, said=one).threshold for one in (None, told(photos=photos)))
+    wanted = photos.quantile(0.05)
+    assert float(abs(after - wanted)) < float(abs(before - wanted)) or after <= wanted
+    likely = GRID.margins[int((fit(MIXED, said=told(photos=photos)).p_known >= PRIOR.least_p_known).double().argmax())]
+    assert float(after) <= max(float(wanted) + 0.5, float(likely))
+
+
+def test_photos_narrow_the_interval_which_holds_the_wanted_recall():
+    wide, narrow = (fit(MIXED, said=told(photos=normal(count, 4, 2))).recall for count in (0, 60))
+    for low, high in (wide, narrow):
+        assert low < 0.95 < high
+    assert float(narrow.diff()) < float(wide.diff())
+
+
+@pytest.mark.parametrize("kind", ["known", "unknown"])
+def test_corrected_images_move_threshold_and_probability_to_their_side(kind):
+    near = torch.full((10,), -1.0 if kind == "known" else 3.0, dtype=torch.float64)
+    before, after = fit(MIXED), fit(MIXED, said=told(**{kind: near}))
+    up = 1 if kind == "unknown" else -1
+    assert up * float(after.threshold - before.threshold) > 0.3
+    assert bool((up * (before.p_known - after.p_known) >= 0).all())

@@ -60,9 +60,7 @@ class Explanation:
 
     def row(self) -> dict[str, Any]:
         """Everything as one JSON object."""
-        row = asdict(self) | {"verdict": self.verdict.verdict}
-        row |= self.verdict._asdict()
-        return row | {"learned_margin": self.learned_margin, "why": self.sentence()}
+        return asdict(self) | self.verdict._asdict() | {"learned_margin": self.learned_margin, "why": self.sentence()}
 
     def sentence(self) -> str:
         """The main reason in one sentence.

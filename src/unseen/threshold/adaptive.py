@@ -137,6 +137,15 @@ class Adaptive(ThresholdRule[MarginHistory]):
         counts, recent = before.counts + GRID.counts(margin), followed_by(before.recent, margin)
         return self.fitted(state._replace(counts=counts, recent=recent, waiting=torch.zeros_like(state.waiting)))
 
+    def taken_over(self, state: MarginHistory | None) -> MarginHistory:
+        """A state that follows from what another such rule has counted, if its units are known or it is alike."""
+        start = self.start()
+        if state is None or (state.pending.shape != start.pending.shape and not self.in_nats):
+            return start
+        if state.pending.shape != start.pending.shape:  # what waits is counted now
+            state = self.judged_again(state, state, state.pending[:0])._replace(pending=start.pending)
+        return self.fitted(state)
+
     def _learned(self, state: MarginHistory, margin: Float[Tensor, " n"]) -> MarginHistory:
         """The state after samples that come before the next update, or complete it."""
         is_due = len(margin) == self._until_update(int(state.seen))
@@ -164,8 +173,9 @@ class Adaptive(ThresholdRule[MarginHistory]):
         return state._replace(fit=fit._replace(threshold=fit.threshold * units.scale + units.shift))
 
     def _until_update(self, seen: int) -> int:
-        """How many samples may come before the next update."""
-        return self._interval(seen) - seen % self._interval(seen)
+        """How many samples may come before the next update, or before the threshold is reliable."""
+        until = self._interval(seen) - seen % self._interval(seen)
+        return min(until, self.warmup - seen) if seen < self.warmup else until
 
     def _interval(self, seen: int) -> int:
         """How many samples lie between updates: fewer at the start, where the units are known."""

@@ -163,8 +163,8 @@ def fit_mixture(counts: Float[Tensor, " N"], recent: Float[Tensor, " N"], told: 
     p = responsibility(x, known, unknown, share)
     shift = best_shift(p, told)
     p = shifted(p, shift)
-    likely = float(x[int((p >= PRIOR.least_p_known).double().argmax())])
-    threshold = max(known.mean + known.deviation * quantile(1 - recall) + shift * GRID.step, likely)
+    wanted = known.mean + known.deviation * quantile(1 - recall) + shift * GRID.step
+    threshold = max(wanted, margin_reaching(p, PRIOR.least_p_known))
     off = PRIOR.interval_deviation / math.sqrt(1 + float(told.photos.sum()) / PRIOR.photos_for_half)
     z = (known.mean - threshold) / known.deviation
     interval = torch.special.ndtr(torch.tensor([z - 1.645 * off, z + 1.645 * off], dtype=torch.float64))
@@ -193,8 +193,15 @@ def responsibility(x: Float[Tensor, " N"], known: Side, unknown: Side, share: fl
     """The probability that an image with each margin is known: below the known mean it only falls, above only rises."""
     a, b = share * known.density(x), (1 - share) * unknown.density(x)
     p, middle = a / (a + b), int((x < known.mean).sum().clamp(1, len(x) - 1))
-    below, above = p[:middle].flip(0).cummin(0).values.flip(0), p[middle:].cummax(0).values
-    return torch.cat([below, above])
+    below = p[:middle].flip(0).cummin(0).values.flip(0)
+    return torch.cat([below, p[middle:]]).cummax(0).values
+
+
+def margin_reaching(p: Float[Tensor, " N"], least: float) -> float:
+    """The lowest margin whose probability is `least`, between two places of the grid."""
+    at = int((p < least).sum().clamp(1, len(p) - 1))  # p never falls
+    part = (least - p[at - 1]) / (p[at] - p[at - 1]).clamp(min=1e-12)
+    return float(GRID.margins[at - 1] + GRID.step * part.clamp(0, 1))
 
 
 def share_of(counts: Float[Tensor, " N"], p: Float[Tensor, " N"]) -> float:

@@ -1,5 +1,8 @@
+"""The recommended detector against its formula, and what must hold of every stream."""
+
 from __future__ import annotations
 
+import math
 import pickle
 
 import pytest
@@ -10,17 +13,20 @@ from helpers.pooled_reference import observed
 from helpers.streams import cone, space, stream, two_clouds, unit
 from unseen import Session
 from unseen.detectors import DetectorOutput, PooledEvidence
+from unseen.detectors.pooled.constants import POOLED
 from unseen.detectors.pooled.state import popularity
 from unseen.detectors.state import flatten, map_state
 from unseen.errors import LabelError, SettingError
-from unseen.odds import text_logits
+from unseen.odds import neglabel, text_logits
 from unseen_bench.metrics import auroc
 
 
-@pytest.mark.parametrize(("count", "noise"), [(300, 0.3), (700, 0.3), (300, 0.8)])
-def test_the_detector_equals_a_reference_written_sample_by_sample(count, noise):
+@pytest.mark.parametrize(("count", "noise", "repeated"), [(300, 0.3, 0), (700, 0.3, 0), (300, 0.8, 0), (300, 0.3, 150)])
+def test_the_detector_equals_a_reference_written_sample_by_sample(count, noise, repeated):
     labels = cone(4, 20, 8)
     detector, (z, _) = PooledEvidence(labels), two_clouds(labels, count, noise=noise)
+    again = torch.randint(count, (repeated,), generator=torch.Generator().manual_seed(0))
+    z = torch.cat([z[: count // 2], z[again], z[count // 2 :]])
     found, state = detector.observe(detector.start(), z)
     expected = observed(labels, z)
     assert float(state.fitted.likelihood.rate) > 0.01  # the pool takes part
@@ -30,16 +36,8 @@ def test_the_detector_equals_a_reference_written_sample_by_sample(count, noise):
     assert torch.equal(found.route, expected.route)
 
 
-def test_the_first_sample_is_scored_by_frozen_text_and_the_text_share_of_its_names(labels):
-    detector, z = PooledEvidence(labels), stream(labels, 30)
-    pure = detector.score(detector.start(), z)
-    observed_first, _ = detector.observe(detector.start(), z[:1])
-    torch.testing.assert_close(observed_first.score, pure.score[:1])
-    torch.testing.assert_close(observed_first.margin, pure.margin[:1])
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("pieces", [[1] * 40 + [2960], [6, 500, 513, 0, 1981], [1500, 1500]])
+@pytest.mark.parametrize("pieces", [[1] * 40 + [2960], [6, 500, 513, 0, 1981]])
 def test_splitting_the_stream_into_calls_changes_nothing(pieces, dtype):
     labels = cone(dtype=dtype)
     detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 3000)
@@ -53,17 +51,6 @@ def test_splitting_the_stream_into_calls_changes_nothing(pieces, dtype):
     torch.testing.assert_close(state.sums.sides, end.sums.sides, rtol=off, atol=off)
 
 
-def test_scoring_changes_no_state_and_does_not_depend_on_the_order():
-    labels = cone()
-    detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 500)
-    _, state = detector.observe(detector.start(), z[:300])
-    kept = map_state(torch.clone, state)
-    forward, backward = detector.score(state, z), detector.score(state, z.flip(0))
-    assert all(torch.equal(flatten(kept)[name], part) for name, part in flatten(state).items())
-    torch.testing.assert_close(backward.score.flip(0), forward.score)
-    assert not forward.route.any()
-
-
 def test_a_score_is_that_of_the_sample_coming_next():
     labels = cone()
     detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 400)
@@ -75,22 +62,25 @@ def test_a_score_is_that_of_the_sample_coming_next():
             torch.testing.assert_close(getattr(pure, field), getattr(come, field))
 
 
-def test_observing_nothing_changes_nothing(labels):
-    detector = PooledEvidence(labels)
-    _, state = detector.observe(detector.start(), stream(labels, 20))
-    output, after = detector.observe(state, unit(0, 16))
-    assert len(output.score) == len(output.label) == 0
-    assert all(torch.equal(flatten(state)[name], part) for name, part in flatten(after).items())
+def test_image_space_raises_a_score_by_no_more_than_near_unknown_images_allow():
+    labels = cone()
+    detector, (z, _) = PooledEvidence(labels, popularity=0.0), two_clouds(labels, 900, noise=0.2)
+    output, _ = detector.observe(detector.start(), z)
+    gained = output.score - neglabel(text_logits(labels, z, tau=detector.tau))
+    assert float(gained.max()) <= math.log(1 / POOLED.near_share) + 1e-9
+    assert float(gained.max()) > 0.5
+    assert float(gained.min()) < -5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("known", "negative"), [(1, 1), (1, 5), (2, 1), (3, 2), (17, 300), (300, 17)])
-def test_label_spaces_of_any_size_give_finite_readings_and_states(known, negative, dtype):
+def test_label_spaces_of_any_size_give_finite_outputs_and_states(known, negative, dtype):
     labels = space(known, negative, 8, dtype=dtype)
     detector = PooledEvidence(labels)
     output, state = detector.observe(detector.start(), stream(labels, 300))
     assert output.score.dtype == output.baseline.dtype == dtype
     assert bool(output.margin.isfinite().all())
+    assert float(output.baseline[0]) == pytest.approx(math.log(known / negative))
     assert bool(detector.score(state, stream(labels, 5, seed=4)).margin.isfinite().all())
     assert all(bool(part.isfinite().all()) for part in flatten(state).values())
 
@@ -166,61 +156,32 @@ def test_it_needs_negatives():
 def test_a_session_that_has_judged_few_samples_is_pickled():
     labels = cone()
     session, (z, _) = Session(labels), two_clouds(labels, 320)
-    session.observe(z[:300])
-    session.observe(z[300:305])
+    session.observe(z[:305])
     again = pickle.loads(pickle.dumps(session))
     torch.testing.assert_close(again.observe(z[305:]).score, session.observe(z[305:]).score)
-
-
-def test_streams_that_take_turns_are_judged_by_their_own_states():
-    labels = cone()
-    detector, (z, _) = PooledEvidence(labels), two_clouds(labels, 700)
-    streams = z[:340], z[340:680].flip(0)
-    alone = [detector.observe(detector.start(), images)[0].score[300:] for images in streams]
-    states = [detector.observe(detector.start(), images[:300])[1] for images in streams]
-    turns: list[list[torch.Tensor]] = [[], []]
-    for place in range(300, 340):
-        for number, images in enumerate(streams):
-            output, states[number] = detector.observe(states[number], images[place : place + 1])
-            turns[number].append(output.score)
-    for scores, expected in zip(turns, alone, strict=True):
-        torch.testing.assert_close(torch.cat(scores), expected)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("known", "negative", "dim"), [(10, 300, 64), (200, 742, 512)])
 @pytest.mark.parametrize("pieces", [[5000], [1, 2, 500, 1, 4000, *[1] * 300, 196]])
-def test_readings_and_states_on_a_gpu_are_those_of_a_cpu(known, negative, dim, pieces):
+def test_outputs_and_states_on_a_gpu_are_those_of_a_cpu_and_no_state_is_written_to(known, negative, dim, pieces):
     labels = space(known, negative, dim, dtype=torch.float32)
-    z = stream(labels, 5000)
-    results = []
+    z, results = stream(labels, 5000), []
     for place in ("cpu", "cuda"):
         detector = PooledEvidence(labels.to(device=place))
         state, outputs = detector.start(), []
         for part in z.to(place).split(pieces):
+            kept, before = map_state(torch.clone, state), state
             output, state = detector.observe(state, part)
+            torch.testing.assert_close(before, kept, rtol=0, atol=0)
             outputs.append(output.cpu())
         results.append((DetectorOutput.joined(outputs), map_state(torch.Tensor.cpu, state)))
     (one, end), (two, same) = results
     torch.testing.assert_close(two.score, one.score, rtol=1e-3, atol=1e-2)
-    torch.testing.assert_close(two.baseline, one.baseline, rtol=1e-3, atol=1e-3)
     assert float((two.label == one.label).double().mean()) > 0.999
     assert float((two.route == one.route).double().mean()) > 0.999
     torch.testing.assert_close(same.sums.sides.weight, end.sums.sides.weight, rtol=1e-3, atol=1e-2)
     assert int(same.seen) == int(end.seen) == 5000
-
-
-@pytest.mark.gpu
-def test_a_state_on_a_gpu_is_not_written_to_and_two_streams_do_not_mix():
-    labels = space(10, 300, 64, dtype=torch.float32)
-    detector, z = PooledEvidence(labels.to(device="cuda")), stream(labels, 4000).cuda()
-    _, state = detector.observe(detector.start(), z[:1000])
-    kept = map_state(torch.clone, state)
-    first, _ = detector.observe(state, z[1000:])
-    detector.observe(detector.start(), z.flip(0))
-    again, _ = detector.observe(state, z[1000:])
-    torch.testing.assert_close(state, kept, rtol=0, atol=0)
-    torch.testing.assert_close(again.score, first.score, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.gpu

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 from torch.testing import assert_close
+from unseen.detectors.pooled.distinction import Distinction, coverage, looks
 
 from helpers.streams import space, unit
 from unseen.detectors import PooledEvidence
 from unseen.detectors.pooled.constants import POOLED
-from unseen.detectors.pooled.distinction import Distinction, coverage, looks
 from unseen.detectors.pooled.names import NameSums
 from unseen.detectors.pooled.sides import SideSums
 from unseen.labels import Examples, LabelSpace
