@@ -47,7 +47,7 @@ class Literal:
         for _ in range(PRIOR.rounds):
             p = self.p()[images]
             self.share = (heard * p.sum() + PRIOR.share_images) / (heard * len(images) + 2 * PRIOR.share_images)
-            for_mean = (self.known[1] / PRIOR.known_mean_deviation) ** 2
+            for_mean = (self.known[1] / PRIOR.known_mean_deviations[self.known[0] > PRIOR.known_mean]) ** 2
             among = np.append(images, photos), np.append(heard * p, np.ones(len(photos)))
             self.known = self.side(*among, self.first[0], for_mean, PRIOR.known_deviation_images)
             numbers = PRIOR.unknown_mean_images, PRIOR.unknown_deviation_images
