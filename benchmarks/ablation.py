@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from unseen.detectors.pooled.evidence import LabelStatistics
 
 from stored_suites import ORDERS, Load, streams, suites_parser
 from unseen import LabelSpace
 from unseen.detectors import DetectorOutput, PooledEvidence
 from unseen.detectors.pooled import TERMS, PooledState
-from unseen.detectors.pooled.evidence import LabelStatistics
 from unseen.detectors.pooled.names import NameLogits, NearestNames
 from unseen.detectors.pooled.sides import Likelihood
 from unseen.detectors.pooled.state import SampleBlock, SampleRows

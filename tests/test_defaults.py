@@ -16,16 +16,16 @@ from helpers.commands import run
 from helpers.pictures import flat
 from helpers.tiny_models import NamedColours
 from unseen import LabelSpace, Session, detectors
-from unseen.cli import detect, encode, known, mine, output, serve
+from unseen.cli import detect, encode, mine, output, serve
+from unseen.cli.calibration import CalibrationOptions
 from unseen.cli.session import SessionOptions
 from unseen.estimator import UnknownDetector
 from unseen.features.encoding import DECODERS
 from unseen.features.shards import FORMATS
-from unseen.images.sources import ORDERS
 from unseen.labels import PROMPTS, negatives
 from unseen.serve.http.schema import StreamBody
 from unseen.serve.settings import Limits
-from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.folder import StreamConfig
 from unseen.serve.work import encoding
 from unseen.session import SessionSpec
 from unseen.threshold import Adaptive, Calibrated, calibration
@@ -89,7 +89,7 @@ def test_options_that_several_doors_have_start_alike() -> None:
     for what in ("relatives", "everyday", "far"):
         assert default(negatives.build, what) == StreamBody.model_fields[what].default
     recalls = [default(one, "recall") for one in (Session.calibrate, calibration, Calibrated, UnknownDetector)]
-    assert {*recalls, known.RECALL} == {Adaptive().recall} == {0.95}
+    assert {one for one in recalls if one} == {CalibrationOptions().wanted} == {Adaptive().recall} == {0.95}
 
 
 def test_what_the_help_says_without_a_look_at_the_library_is_what_the_library_does() -> None:
@@ -101,7 +101,7 @@ def test_what_the_help_says_without_a_look_at_the_library_is_what_the_library_do
         assert re.search(rf"--{what} .*?\(default: {default(negatives.build, what):,}\)", words[("mine",)])
     assert all(name in words[("mine",)] for name in PROMPTS)
     assert f"(default: {detectors.find(detectors.DEFAULT).name})" in words[("detect",)]
-    assert all(name in words[("detect",)] for name in (*ORDERS, "online", "mcm", "neglabel"))
+    assert all(name in words[("detect",)] for name in ("online", "mcm", "neglabel"))
     assert all(name in words[("encode",)] for name in (*DECODERS, *FORMATS))
     assert all(name in words[("bench", "learn")] for name in REGISTRY)
     assert default(encode.encode, "decode") == DECODERS[0]

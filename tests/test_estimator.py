@@ -43,9 +43,11 @@ def test_it_says_what_a_session_says() -> None:
     estimator = UnknownDetector(names=labels, encoder=None, recall=0.9).fit(z[:60].numpy())
     session = Session(labels, estimator.session_.rule)
     session.observe(z[:60])
+    session.rejudge(z[:60])
     expected = session.score(z[60:])
+    assert estimator.verdicts(z[60:].numpy()).tolist() == expected.verdict
     assert estimator.predict(z[60:].numpy()).tolist() == [verdict.name or "unknown" for verdict in expected]
-    assert ((estimator.decision_function(z[60:]) >= 0) == expected.known.numpy()).all()
+    assert ((estimator.decision_function(z[60:]) < 0) == expected.unknown.numpy()).all()
     probability = estimator.predict_proba(z[60:])
     assert probability.sum(1) == pytest.approx(1)
     assert 1 - probability[:, -1] == pytest.approx(expected.p_known.numpy(), abs=1e-6)

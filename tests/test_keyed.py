@@ -16,16 +16,19 @@ from unseen.threshold import Fixed
 KEYS = ["b", "a", "b", "c/d", "a", "b"] * 20
 
 
-def test_the_verdicts_on_a_stream_do_not_depend_on_other_streams(labels):
+@pytest.mark.parametrize("live", [False, True])
+def test_the_verdicts_on_a_stream_do_not_depend_on_other_streams(labels, live):
     z = stream(labels, len(KEYS))
-    job = keyed.StreamJob(SessionSpec(labels, "online", threshold="fixed"))
+    job = keyed.StreamJob(SessionSpec(labels, "online", threshold="fixed"), live=live)
     parts = keyed.split(KEYS)
     assert [part.key for part in parts] == ["b", "a", "c/d"]
     verdicts = keyed.joined(parts, reversed(list(keyed.run_serially(job, parts, z, {}))))
     for key in "b", "a", "c/d":
         rows = torch.tensor([row for row, other in enumerate(KEYS) if other == key])
         with one_thread():
-            expected = Session(detectors.make("online", labels), Fixed(0.0)).observe(z[rows])
+            session = Session(detectors.make("online", labels), Fixed(0.0))
+            expected = session.observe(z[rows])
+            expected = expected if live else session.rejudge(z[rows])  # a stream that ends is judged at its end
         assert torch.equal(verdicts.output.score[rows], expected.output.score)
         assert [verdicts[int(row)] for row in rows] == list(expected)
 

@@ -73,16 +73,18 @@ class StreamJob:
 
     spec: SessionSpec
     learn: bool = True
+    live: bool = False  # whether each sample is judged as it comes, not at the end by everything learned
     keep_state: bool = False  # whether results hold the state
 
     def run(self, key: str, z: Float[Tensor, "n d"], before: bytes | None = None) -> StreamResult:
-        """The verdicts on a stream by everything learned, going on from the state `before`; nothing else is changed."""
+        """The verdicts on a stream, going on from the state `before`; nothing else is changed."""
         with one_thread():
             session = self.spec.build() if before is None else self.spec.resume(before)
-            start, z = session.snapshot, z.clone()  # cloned, because alignment changes how products round
-            for part in z.split(BATCH) if self.learn else ():
-                session.observe(part.clone())
-            verdicts = session.rejudge(z, since=start) if self.learn else session.score(z)
+            act, start = session.observe if self.learn else session.score, session.snapshot
+            # cloned, because alignment changes how products round
+            verdicts = Verdicts.joined([act(part.clone()) for part in z.split(BATCH)])
+            if self.learn and not self.live:
+                verdicts = session.rejudge(z.clone(), since=start)
             state = session.to_bytes() if self.keep_state else b""
             return StreamResult(key, verdicts, _summary(session, verdicts), state)
 

@@ -237,7 +237,7 @@ class Session:
         self.look_at_told()
         rule, snapshot = self._live
         output = self.detector.score(snapshot.detector, z).cpu()
-        before = stream_of(since and since.threshold) or stream_of(rule.start())
+        before: Any = stream_of(since and since.threshold) or stream_of(rule.start())
         state = rule.judged_again(snapshot.threshold, before, output.margin)
         verdicts = Verdicts(self.detector.labels.names, output, rule.read(state, output.margin))
         tally = (since or Snapshot(None, None, Tally(*torch.zeros(4, dtype=torch.int64)))).tally
@@ -315,6 +315,15 @@ class Session:
         z, _ = self._features(z)
         self._told = self._told.and_corrected(z, torch.as_tensor(known, dtype=torch.bool))
         self.look_at_told()
+
+    def without_photos_of(self, name: str) -> Session:
+        """Another session without the calibration photos that look most like a name: it is known no longer."""
+        session, labels = self.at(self.snapshot), self.detector.labels
+        if len(self._told.z):
+            label = self.detector.score(self.snapshot.detector, self._told.z.to(labels.id_anchors)).cpu().label
+            stays = ~self._told.is_photo | (label != labels.names.index(name))
+            session._told = ToldImages(*(part[stays] for part in self._told))
+        return session
 
     @property
     def told(self) -> ToldImages:

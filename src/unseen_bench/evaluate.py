@@ -93,7 +93,7 @@ def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Ten
 
 
 def _evaluate_streams(sessions: Sequence[Session], trials: Sequence[Trial], observe: Observe) -> list[Evaluation]:
-    """Stream each trial through its session, in parts that end where what was told is looked at, and judge it by the truth."""
+    """Stream each trial through its session and judge it by the truth; parts end where what was told is looked at."""
     verdicts: list[list[Verdicts]] = [[] for _ in sessions]
     seconds, start, length = 0.0, 0, max((len(trial.z) for trial in trials), default=0)
     while start < length or not all(verdicts):

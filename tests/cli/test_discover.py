@@ -144,6 +144,23 @@ def test_the_demo_goes_from_unknown_to_known(tmp_path):
     assert "data:image/jpeg" in (tmp_path / "demo.html").read_text()
 
 
+def test_corrections_move_the_threshold_and_undo_takes_them_back(state, tmp_path):
+    before = Session.load(state)
+    kept = before.reservoir.images
+    path = tmp_path / "corrections.csv"
+    doubted = (before.threshold - kept.margin).masked_fill(kept.known, float("inf")).argsort()[:10].tolist()
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("key", "name"), *((kept.keys[row], "cat") for row in doubted)])
+    (row,) = run("review", "--state", state, "--corrections", path)
+    assert (row["corrected"], row["threshold_before"]) == (10, before.threshold)
+    assert row["threshold"] == Session.load(state).threshold < before.threshold
+    assert f"corrected 10 · threshold {row['threshold']:z.2f}" in commands.run("review", "--state", state).stdout
+    run("undo", "--state", state)
+    assert Session.load(state).threshold == pytest.approx(before.threshold)
+    said = commands.run("review", "--state", state, "--corrections", path).stdout
+    assert f"threshold {before.threshold:z.2f} → {row['threshold']:z.2f}" in said
+
+
 def test_corrections_are_kept_apart_and_exported(state, tmp_path):
     kept = Session.load(state).reservoir.images
     path = tmp_path / "corrections.csv"

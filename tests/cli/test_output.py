@@ -13,15 +13,30 @@ from unseen.verdicts import FIELDS
 
 KNOWN = {"key": "a.jpg", "verdict": "known", "name": "cat", "nearest": "cat", "margin": 3.0, "threshold": 0.4}
 KNOWN |= {"p_known": 0.95, "warming": False}
+DOUBTFUL = KNOWN | {"verdict": "doubtful", "p_known": 0.31}
 UNKNOWN = KNOWN | {"key": "b.jpg", "verdict": "unknown", "name": None, "margin": -2.0, "p_known": 0.12}
 
 
-def test_text_has_verdict_its_own_probability_name_margin_and_threshold() -> None:
-    assert " ".join(output.verdict_line(KNOWN).split()) == "a.jpg known 95 % likely cat 3.00 ≥ 0.40"
-    assert " ".join(output.verdict_line(UNKNOWN).split()) == "b.jpg unknown 88 % likely near cat -2.00 < 0.40"
-    assert output.verdict_line(UNKNOWN | {"warming": True}).endswith("-2.00 <  ~0.40")
-    assert "  ? % likely" in output.verdict_line(UNKNOWN | {"p_known": None})
-    assert "unknown only    12 %" in output.verdict_line(UNKNOWN | {"p_known": 0.88})
+def test_a_line_has_image_verdict_name_and_p_known() -> None:
+    assert " ".join(output.verdict_line(KNOWN).split()) == "a.jpg known cat 95 %"
+    assert " ".join(output.verdict_line(DOUBTFUL).split()) == "a.jpg doubtful cat? 31 %"
+    assert " ".join(output.verdict_line(UNKNOWN).split()) == "b.jpg unknown near cat 12 %"
+    assert output.verdict_line(UNKNOWN | {"warming": True}) == output.verdict_line(UNKNOWN)
+    assert output.verdict_line(UNKNOWN | {"p_known": None}).endswith("  ? %")
+
+
+def test_only_the_verdicts_that_are_wanted_are_written_and_skipped_inputs_go_to_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with output.Format.of(as_json=False, only=["doubtful", "unknown"]).lines() as lines:
+        for record in (KNOWN, DOUBTFUL, UNKNOWN):
+            lines.verdict(record)
+        lines.skipped("c.png", "truncated file")
+    printed = capsys.readouterr()
+    assert [line.split()[1] for line in printed.out.splitlines()] == ["doubtful", "unknown"]
+    assert "c.png  skipped: truncated file" in printed.err
+    with pytest.raises(SettingError, match="expected a verdict out of"):
+        output.Format.of(as_json=False, only=["maybe"])
 
 
 LONG = {"key": "photos/" * 9 + "b.jpg", "nearest": "soft-coated wheaten terrier " * 3, "margin": -123.45}
@@ -32,14 +47,15 @@ LONG = {"key": "photos/" * 9 + "b.jpg", "nearest": "soft-coated wheaten terrier 
 @pytest.mark.parametrize("columns", [30, 40, 79, 80, 200])
 def test_lines_fit_the_terminal(columns: int, key: str, name: str) -> None:
     wide = output.widths(columns, output.longest([key]), output.longest([name]))
-    for record in (UNKNOWN | {"key": key, "nearest": name}, KNOWN | {"key": key, "name": name}):
+    for record in (one | {"key": key, "nearest": name} for one in (UNKNOWN, DOUBTFUL, KNOWN)):
         lines = output.verdict_line(record, wide).splitlines()
         assert len(lines) == (1 if columns >= 80 else 2)
         assert max(map(cell_len, lines)) <= max(columns, 40)
 
 
 def test_names_lose_their_middle_and_lines_are_whole_in_a_pipe() -> None:
-    assert "near soft-co…errier" in output.verdict_line(UNKNOWN | LONG | {"nearest": "soft-coated wheaten terrier"})
+    line = output.verdict_line(UNKNOWN | LONG | {"nearest": "soft-coated wheaten dog terrier"})
+    assert "near soft-coated w…dog terrier " in line
     line = output.verdict_line(UNKNOWN | LONG, output.widths(0, output.longest([str(LONG["key"])]), 90))
     assert str(LONG["key"]) in line
     assert str(LONG["nearest"]) in line

@@ -25,6 +25,7 @@ from unseen.report.stream_page import (
     tiles,
     write,
 )
+from unseen.verdicts import VERDICTS
 
 VOID = {"meta", "img", "hr"}
 
@@ -100,7 +101,7 @@ def test_a_gallery_stays_small_and_keeps_both_ends() -> None:
             Verdict("known", "cat", 2.0, 0.93, "cat", -0.001),
             "<b>cat</b><span>known, p_known 93 %</span><span>2.00 ≥ 0.00</span><span>b.jpg</span>",
         ),
-        ("d.jpg", Verdict("doubtful", "cat", 2.0, 0.31, "cat", 0.4), "<b>cat</b><span>doubtful, p_known 31 %</span>"),
+        ("d.jpg", Verdict("doubtful", "cat", 2.0, 0.31, "cat", 0.4), "<b>cat?</b><span>doubtful, p_known 31 %</span>"),
         (
             "c.jpg",
             Verdict("unknown", None, -2.0, 0.25, "cat", 0.4),
@@ -116,8 +117,7 @@ def test_a_caption_has_verdict_and_probability_and_no_negative_zero(key: str, ve
 def test_the_page_counts_verdicts_and_says_what_share_the_threshold_keeps(labels: LabelSpace) -> None:
     log, session = streamed(labels)
     found = dict(tiles(log, session))
-    unknown = log.verdicts.counts["unknown"]
-    assert (found["known"], found["unknown"]) == (f"{300 - unknown}", f"{unknown}")
+    assert {word: int(found[word]) for word in VERDICTS} == log.verdicts.counts
     low, high = session.recall_interval
     assert found["% of known kept, likely"] == f"{100 * low:.0f} to {100 * high:.0f}"
 
@@ -141,11 +141,23 @@ def test_about_names_encoder_label_space_and_detector(labels: LabelSpace) -> Non
     assert about(session).startswith("encoder unnamed · 6 names + 30 negatives (fingerprint ")
 
 
+def test_a_histogram_stacks_the_three_verdicts_and_misses_no_image() -> None:
+    margin, words = (
+        torch.tensor([-3.0, -3.0, 0.2, 0.2, 0.2, 4.0]),
+        ["unknown"] * 2 + ["doubtful", "known", "known", "known"],
+    )
+    chart = charts.histogram(margin, words, 0.0)
+    tall = {kind: sum(bar[4] for bar in chart.bars if bar[0] == kind) for kind in VERDICTS}
+    assert [round(tall[kind] / tall["doubtful"]) for kind in VERDICTS] == [3, 1, 2]
+    (doubtful,) = (bar for bar in chart.bars if bar[0] == "doubtful")
+    assert any(bar[0] == "known" and bar[2] + bar[4] == pytest.approx(doubtful[2], abs=0.2) for bar in chart.bars)
+
+
 @pytest.mark.parametrize("values", [[0.0], [2.5, 2.5], [-1e6, 1e6], [0.001, 0.002, 0.003]])
 def test_charts_draw_any_range(values: list[float]) -> None:
     margin = torch.tensor(values)
-    known = margin >= 0
-    for one in (charts.histogram(margin, known, 0.0), charts.track(margin, known, torch.zeros_like(margin))):
+    words = [VERDICTS[i % 3] for i in range(len(values))]
+    for one in (charts.histogram(margin, words, 0.0), charts.track(margin, words, torch.zeros_like(margin))):
         across = [bar[1] for bar in one.bars] + [dot[1] for dot in one.dots] + [x for x, _ in one.ticks]
         assert across
         assert all(-1 <= x <= one.width for x in across)
@@ -181,13 +193,14 @@ def test_a_short_stream_has_no_further_pages(tmp_path: Path, labels: LabelSpace)
 
 def test_the_threshold_is_drawn_as_each_image_met_it() -> None:
     margin, limit = torch.zeros(50), torch.cat([torch.full((25,), 9.0), torch.zeros(25)])
-    chart = charts.track(margin, margin >= limit, limit)
+    chart = charts.track(margin, ["unknown"] * 25 + ["known"] * 25, limit)
     assert len({point.split(",")[1] for point in chart.lines[0][1].split()}) == 2  # two heights, and no slope
     assert not any("clipped" in dot[0] for dot in chart.dots)
 
 
 def test_images_beyond_the_frame_are_counted_at_its_edge() -> None:
     margin = torch.cat([torch.linspace(-1, 1, 2000), torch.tensor([500.0, 600.0])])
-    assert "2 beyond ▸" in [word[-1] for word in charts.histogram(margin, margin > 0, 0.0).words]
-    drawn = charts.track(margin, margin > 0, torch.zeros_like(margin)).dots
+    words = ["known" if one > 0 else "unknown" for one in margin.tolist()]
+    assert "2 beyond ▸" in [word[-1] for word in charts.histogram(margin, words, 0.0).words]
+    drawn = charts.track(margin, words, torch.zeros_like(margin)).dots
     assert sum("clipped" in dot[0] for dot in drawn) in (1, 2)

@@ -77,7 +77,7 @@ class Literal:
         return float(mean), math.sqrt(square / (weight.sum() + m))
 
     def p(self) -> np.ndarray:
-        """The probability of each place, which never rises on the way from the known mean down, nor falls on that up."""
+        """The probability of each place, which never falls with the margin."""
         anywhere = PRIOR.outliers / (GRID.step * GRID.size)
         a, b = (
             share * ((1 - PRIOR.outliers) * np.array([NormalDist(*side).pdf(at) for at in self.x]) + anywhere)

@@ -56,8 +56,8 @@ def calibrate(
         for line in calibration_lines(session, found):
             output.say(line)
         if kept:
-            called = f"{now:,} of {kept:,} kept images known, {before:,} before"
-            output.say(f"threshold {session.threshold:z.2f} would call {called}")
+            in_words = f"{now:,} of {kept:,} kept images known, {before:,} before"
+            output.say(f"threshold {session.threshold:z.2f} would call {in_words}")
     raise typer.Exit(output.SKIPPED if images.skipped else output.DONE)
 
 

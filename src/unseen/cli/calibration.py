@@ -182,7 +182,7 @@ class KnownSource:
 def calibration_lines(session: Session, found: Calibration) -> list[str]:
     """What a calibration does, and what a guarantee promises, costs here and would gain from more images."""
     if not isinstance(session.rule, Calibrated):
-        return [f"{found.images:,} photos of known names tell the threshold: {threshold_in_words(session)}"]
+        return [f"{found.images:,} photos of known names · {threshold_in_words(session)}"]
     buys = {n: recall_interval(n, found.recall) for n in BUYS if n >= fewest_images(found.recall)}
     return [
         f"guaranteed by {found.images:,} photos: a new known image is kept with probability at least "
@@ -210,8 +210,5 @@ def rule_in_words(session: Session) -> str:
     if interval is None:
         return f"aims at {100 * rule.recall:g} % of known; a guess with {session.detector.name}: --calibrate known/"
     likely = f"keeps {100 * rule.recall:g} % of known, likely {100 * interval.low:.0f} to {100 * interval.high:.0f} %"
-    return (
-        f"{likely}; surer with photos of your names: --calibrate known/"
-        if interval.low < rule.recall - UNSURE
-        else likely
-    )
+    is_unsure = interval.low < rule.recall - UNSURE and not bool(session.told.is_photo.any())
+    return f"{likely}; surer with photos of your names: --calibrate known/" if is_unsure else likely

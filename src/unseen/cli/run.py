@@ -286,7 +286,8 @@ class Run:
             saved = {name: path and str(path) for name, path in (("state", self.keeps), ("report", report))}
             output.emit({"summary": counts, "images_per_second": round(self.rate, 2), **saved})
             return
-        parts = [f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count or name in VERDICTS]
+        shown = *VERDICTS, "skipped", "not_images", "learned_before"
+        parts = [f"{one.replace('_', ' ')} {counts[one]:,}" for one in shown if counts[one] or one in VERDICTS]
         parts += [threshold_in_words(self.session)] if self.seen else []
         parts += ["stopped: what is printed is kept"] if self.is_stopped else []
         parts += [f"report in {report}"] if report else []

@@ -52,10 +52,10 @@ def score(
     stream of their own, many at once.
     """
     if by is not None:
-        _refuse_with_by(calibrate=calibrate, live=live, alarm=alarm)
+        _refuse_with_by(calibrate=calibrate, alarm=alarm)
         from unseen.cli import session, streams
 
-        given = streams.StreamOptions(features, space, by, state, file, time, ray, learn)
+        given = streams.StreamOptions(features, space, by, state, file, time, ray, learn, live)
         streams.score(given, session.SessionOptions(detector, recall, threshold), as_json=as_json, only=only)
         return
     form = output.Format.of(as_json=as_json, path=Path(file) if file else None, only=only)

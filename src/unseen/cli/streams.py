@@ -28,6 +28,7 @@ class StreamOptions(NamedTuple):
     time: str | None
     ray: str | None
     learn: bool
+    live: bool
 
 
 def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool, only: Sequence[str] | None = None) -> None:
@@ -37,7 +38,7 @@ def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool, only: 
     """
     spec = chosen.spec(LabelSpace.load(given.space))
     keeps = given.learn and given.state is not None
-    job = keyed.StreamJob(spec, learn=given.learn, keep_state=keeps)
+    job = keyed.StreamJob(spec, learn=given.learn, live=given.live, keep_state=keeps)
     samples = load_features(given.features)
     keys, days = samples.column(given.by), _days(samples, given.time)
     split = keyed.split(keys)

@@ -90,7 +90,8 @@ def retire(session: Session, name: str) -> Edited:
     >>> retire(Session(demo.load().space), "cat").session.detector.labels.negatives[-1]
     'cat'
     """
-    moved = move_to_space(session, without_name(session.detector.labels, name))
+    labels = without_name(session.detector.labels, name)
+    moved = move_to_space(session.without_photos_of(name), labels)
     return record_edit(moved.session, {"verb": "retire", "name": name, **moved.record})
 
 

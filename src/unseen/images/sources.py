@@ -1,21 +1,19 @@
-"""Find images in folders, globs, lists, archives, tables and videos, put them in order, and decode them in batches.
+"""Find images in folders, globs, lists, archives, tables and videos, and decode them in batches.
 
 What cannot be read is reported in its place, never replaced.
 """
 
 import glob
 import os
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from unseen.errors import DataError, MissingExtra, SettingError, check_choice
+from unseen.errors import DataError, MissingExtra, SettingError
 from unseen.images.archives import LANCE, TABLE_SUFFIXES, table_entries, tar_entries, video_entries
-from unseen.images.decode import FORMATS, IMAGE_SUFFIXES, is_image_file, read_file
+from unseen.images.decode import IMAGE_SUFFIXES, is_image_file, read_file
 from unseen.images.entry import Batch, Entry, file_identity, key_of
 from unseen.images.prefetch import in_lists, prefetch
 from unseen.storage.remote import Location, RemotePath, location
@@ -27,7 +25,6 @@ LIST_SUFFIXES = frozenset({".txt", ".lst"})
 ARCHIVE_SUFFIXES = TABLE_SUFFIXES | {".tar"}
 COMPRESSED_SUFFIXES = frozenset({".tgz", ".gz", ".zip"})
 NOT_PICTURES = VIDEO_SUFFIXES | LIST_SUFFIXES | ARCHIVE_SUFFIXES | COMPRESSED_SUFFIXES
-EXIF_IFD, DATE_TIME_ORIGINAL = 0x8769, 0x9003  # where camera data lie, and when the picture was taken
 WEB = ("http://", "https://")  # a page is no folder, even where a single file could be read
 WORKERS = min(8, os.cpu_count() or 1)
 
@@ -239,44 +236,3 @@ def _list_entries(path: Location, root: Location) -> Iterator[Entry]:
 def _may_be_picture(path: Location) -> bool:
     """Whether a line of a list means a picture: by its suffix, or because there is such a file."""
     return path.suffix.lower() in IMAGE_SUFFIXES or not isinstance(path, Path) or os.path.exists(path)
-
-
-def sort_entries(entries: Iterable[Entry], order: str = "name") -> Iterable[Entry]:
-    """The entries by `name` (as found), by `time`, or `shuffled`, the same way every time."""
-    check_choice("an order", order, ORDERS)
-    if order == "name":
-        return entries
-    if not isinstance(entries, Sequence):
-        raise SettingError(f"expected --order name for a video, got {order}; its frames come in their own order")
-    return ORDERS[order](entries)
-
-
-def by_time(entries: Sequence[Entry]) -> list[Entry]:
-    """The oldest first: when the camera says it was taken, else when the file was last changed."""
-    return sorted(entries, key=lambda entry: capture_time(Path(entry.path)))
-
-
-def shuffle(entries: Sequence[Entry]) -> list[Entry]:
-    """A random order that depends on nothing but the number of entries."""
-    return random.Random(0).sample(entries, len(entries))
-
-
-def capture_time(path: Path) -> float:
-    """When a picture was taken, in seconds; a picture inside an archive is as old as the archive."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    try:
-        return _camera_time(path)
-    except (OSError, ValueError, KeyError, TypeError, SyntaxError):  # no picture, no EXIF, or not a date
-        return path.stat().st_mtime
-
-
-def _camera_time(path: Path) -> float:
-    from PIL import Image
-
-    with Image.open(path, formats=FORMATS) as picture:
-        written = str(picture.getexif().get_ifd(EXIF_IFD)[DATE_TIME_ORIGINAL])
-    return datetime.strptime(written, "%Y:%m:%d %H:%M:%S").timestamp()
-
-
-ORDERS: Mapping[str, Callable[[Sequence[Entry]], list[Entry]]] = {"name": list, "time": by_time, "shuffled": shuffle}

@@ -140,7 +140,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
     def taken_over(self, state: MarginHistory | None) -> MarginHistory:
         """A state that follows from what another such rule has counted, if its units are known or it is alike."""
         start = self.start()
-        if state is None or state.pending.shape != start.pending.shape and not self.in_nats:
+        if state is None or (state.pending.shape != start.pending.shape and not self.in_nats):
             return start
         if state.pending.shape != start.pending.shape:  # what waits is counted now
             state = self.judged_again(state, state, state.pending[:0])._replace(pending=start.pending)

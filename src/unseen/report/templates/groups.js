@@ -62,7 +62,11 @@ function review() {
   const SHOWN = 50, $ = (id) => document.getElementById(id);
   const kept = JSON.parse($("kept").textContent), threshold = Number($("kept").dataset.threshold);
   const number = new Map(kept.map((row, place) => [row, place]));
-  const keeps = { all: () => true, unknown: (row) => row[1] === "unknown", known: (row) => row[1] === "known", corrected: (row) => row[6] || words.has(row[0]) };
+  const verdict = (word) => (row) => row[1] === word;
+  const keeps = {
+    all: () => true, unknown: verdict("unknown"), doubtful: verdict("doubtful"), known: verdict("known"),
+    corrected: (row) => row[6] || words.has(row[0]),
+  };
   const orders = {
     "nearest to the threshold": (a, b) => Math.abs(a[4] - threshold) - Math.abs(b[4] - threshold),
     newest: (a, b) => number.get(b) - number.get(a),
