@@ -64,7 +64,7 @@ def test_a_guarantee_says_what_it_promises_and_what_it_costs() -> None:
     assert found["threshold"] == session().threshold
     assert "(keeps at least 90 % of known: guaranteed by 30 photos)" in detect("photos", *STATE).stderr
     run("calibrate", "known", *STATE)
-    assert (session().rule.name, session().rule.recall) == ("adaptive", 0.9)
+    assert (session().rule.name, session().rule.settings["recall"]) == ("adaptive", 0.9)
 
 
 def test_detect_is_told_by_photos_and_renews_a_guarantee_as_the_stream_grows(known: Path) -> None:

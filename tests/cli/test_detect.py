@@ -9,24 +9,23 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from PIL import Image as Pillow
 
-from helpers.commands import detect, rows
-from helpers.pictures import encoded, flat, save_shade
-from helpers.tiny_models import NamedColours
+from helpers.commands import detect, rows, run
+from helpers.pictures import flat, save_shade
+from helpers.tiny_models import COLOURS, NamedColours
 from unseen import LabelSpace, Session, checkpoint, demo, detectors
 from unseen.cli import output
 from unseen.cli.run import SAVING_SHARE, LearnedFiles, Run
 from unseen.errors import EncoderError, LabelError, SettingError, StateError
-from unseen.images import Image, find_images
-from unseen.images.sources import capture_time, sort_entries
-from unseen.verdicts import FIELDS
+from unseen.images import Image, read_images
+from unseen.verdicts import FIELDS, VERDICTS
 
 pytestmark = pytest.mark.usefixtures("encoder", "photos")
 
@@ -68,10 +67,14 @@ def test_every_photo_gets_one_line_in_order(photos: Path) -> None:
     result = detect("photos", *NAMES, "--batch", "5")
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines] == [str(Path("photos") / path.name) for path in sorted(photos.iterdir())]
-    assert re.search(r" known +\d+ % likely +red +[\d.]+ ≥ ", lines[0])
-    assert any(re.search(r" unknown +\d+ % likely +near (red|green) ", line) for line in lines)
+    assert re.fullmatch(r"photos/00-red.png +known +red +\d+ %", lines[0])
+    assert any(re.search(r" unknown +near (red|green) +\d+ %$", line) for line in lines)
     assert "2 names + " in result.stderr
-    assert "learned from 12" in result.stderr
+    summary = result.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"known 8 · doubtful 0 · unknown 4 · threshold -?[\d.]+ \(keeps 95 % of known, likely .*\)", summary
+    )
+    assert detect("photos", *NAMES, *STATE).stderr.endswith(" · state saved\n")
 
 
 def test_json_csv_and_files_carry_the_same_verdicts_and_name_what_was_skipped(photos: Path) -> None:
@@ -85,7 +88,7 @@ def test_json_csv_and_files_carry_the_same_verdicts_and_name_what_was_skipped(ph
     assert (table[-1]["verdict"], objects[-1]["skipped"]) == ("skipped", "not an image of a supported format")
     assert (last["summary"]["skipped"], last["state"]) == (1, None)
     text = detect("photos", *NAMES, code=1)
-    assert "99.png skipped: not an image of a supported format" in " ".join(text.stdout.split())
+    assert "99.png skipped not an image of a supported format" in " ".join(text.stdout.split())
     assert "skipped 1" in text.stderr
     (summary,) = rows(detect("photos", *NAMES, "--json", "-o", "out.jsonl", code=1))
     assert summary["summary"] == last["summary"]
@@ -97,12 +100,12 @@ def test_a_folder_of_broken_photos_has_a_report(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.png").write_bytes(b"")
     result = detect("bad", *NAMES, "--report", "out.html", *STATE, code=1)
-    assert "skipped: empty file" in result.stdout
-    assert "known 0 · unknown 0 · skipped 1" in result.stderr
+    assert result.stdout.split()[-3:] == ["skipped", "empty", "file"]
+    assert "known 0 · doubtful 0 · unknown 0 · skipped 1" in result.stderr
     assert "No image could be read" in Path("out.html").read_text()
 
 
-def test_a_second_run_needs_no_names_and_two_runs_equal_one_long_run(tmp_path: Path, photos: Path) -> None:
+def test_a_second_run_needs_no_names_and_two_runs_learn_what_one_long_run_learns(tmp_path: Path, photos: Path) -> None:
     whole = margins(detect("photos", *NAMES, "--json"))
     for folder, keep in (("first", range(7)), ("second", range(7, 12))):
         (tmp_path / folder).mkdir()
@@ -110,8 +113,9 @@ def test_a_second_run_needs_no_names_and_two_runs_equal_one_long_run(tmp_path: P
             os.link(path, tmp_path / folder / path.name)
     parts = margins(detect("first", *NAMES, *STATE, "--batch", "3", "--json"))
     second = detect("second", *STATE, "--json")
-    assert parts | margins(second) == pytest.approx(whole)
     assert list(parts | margins(second)) == list(whole)
+    assert margins(second) == pytest.approx({name: whole[name] for name in margins(second)})
+    assert margins(detect("first", *STATE, "--json")) == pytest.approx({name: whole[name] for name in parts})
     summary = rows(second)[-1]["summary"]
     assert (summary["seen"], summary["learned_from"]) == (12, 5)
 
@@ -125,8 +129,8 @@ def test_a_stop_keeps_what_was_printed_and_the_same_command_ends_as_one_run(enco
     assert "stopped: what is printed is kept" in stopped.stderr
     assert Path("r.html").is_file()
     resumed = margins(detect("photos", *NAMES, *STATE, "--json", "--batch", "5"))  # a batch of both kinds
+    assert resumed == pytest.approx(whole)
     assert list(resumed) == list(whole)
-    assert list(resumed.values())[4:] == pytest.approx(list(whole.values())[4:])
     assert seen() == 12
 
 
@@ -163,7 +167,7 @@ def test_after_a_kill_what_came_after_the_last_write_is_learned_again(tmp_path: 
     assert 0 < before < 12
     result = detect("photos", *NAMES, *STATE, "--json", "--batch", "1")
     assert rows(result)[-1]["summary"]["learned_before"] == before
-    assert list(margins(result).values())[before:] == pytest.approx(list(whole.values())[before:])
+    assert margins(result) == pytest.approx(whole)
 
 
 def test_what_a_killed_command_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
@@ -213,6 +217,32 @@ def test_features_are_encoded_once(photos: Path, encoder: NamedColours) -> None:
     after = margins(detect(*options))
     assert encoder.calls == 13
     assert before.keys() == after.keys()
+
+
+def test_vectors_lie_beside_the_state_so_that_a_repeat_encodes_nothing(
+    photos: Path, encoder: NamedColours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = margins(detect("photos", *NAMES, *STATE, "--json"))
+    assert (encoder.calls, Path("s.features").is_dir()) == (12, True)
+    assert margins(detect("photos", *STATE, "--json")) == pytest.approx(first)
+    assert encoder.calls == 12
+    monkeypatch.setattr("unseen.encoders.load_encoder", lambda name, **options: pytest.fail("a model was loaded"))
+    (row,) = rows(run("explain", photos.relative_to(Path.cwd()) / "02-blue.png", *STATE, "--json"))
+    assert row["margin"] == pytest.approx(first["02-blue.png"], rel=1e-4)
+
+
+def test_vectors_are_not_kept_without_a_state_or_where_none_is_asked_for_or_of_another_encoder(
+    encoder: NamedColours,
+) -> None:
+    detect("photos", *NAMES)
+    detect("photos", *NAMES, *STATE, "--features", "none")
+    detect("photos", *NAMES, "--state", "t.safetensors", "--no-learn")
+    assert not list(Path().glob("*.features"))
+    detect("photos", *NAMES, "--state", "u.safetensors")
+    for name in ("u.safetensors", "u.space.safetensors", "u.learned.safetensors"):
+        Path(name).unlink()
+    encoder.fingerprint = "0ther" * 8
+    assert "nothing is kept" in detect("photos", *NAMES, "--state", "u.safetensors").stderr
 
 
 def test_a_word_of_ones_own_is_a_negative_and_must_be_one_from_the_start(photos: Path) -> None:
@@ -265,7 +295,7 @@ def test_names_come_from_files_of_windows_too_and_odd_ones_get_a_warning(encoder
         (("--state", "absent.safetensors"), LabelError, "for the first run"),
         (("--label", "red", "--detector", "mcm"), LabelError, "expected at least 2 known names for 'mcm', got 1"),
         ((*NAMES, "--recall", "0.9", "--threshold", "0"), SettingError, "--recall or --threshold"),
-        ((*NAMES, "--order", "size"), SettingError, "expected an order out of"),
+        ((*NAMES, "--only", "sure"), SettingError, "expected a verdict out of"),
         ((*NAMES, "--detector", "gl-mcm"), SettingError, "reads whole images"),
         ((*NAMES, "--detector", "nobody"), SettingError, "expected a detector out of"),
         ((*NAMES, "--report", "absent/r.html"), SettingError, "expected a folder for absent/r.html, got none"),
@@ -311,35 +341,54 @@ def test_a_state_without_its_space_or_with_another_is_refused() -> None:
         detect("photos", *STATE)
 
 
-def test_orders_are_by_name_by_time_and_shuffled_the_same_way(photos: Path) -> None:
-    paths = sorted(photos.iterdir())
-    for age, path in enumerate(reversed(paths)):
-        os.utime(path, (age, age))
-    details = Pillow.Exif()
-    details.get_ifd(0x8769)[0x9003] = "1975:06:01 12:00:00"
-    (photos / "camera.jpg").write_bytes(encoded(flat(), "JPEG", exif=details))
-    found = list(find_images(photos))
-    assert sort_entries(found, "name") is found
-    by_time = [Path(entry.path).name for entry in sort_entries(found, "time")]
-    assert by_time == [*(path.name for path in reversed(paths)), "camera.jpg"]
-    assert capture_time(photos / "camera.jpg") < 2e8 < (photos / "camera.jpg").stat().st_mtime
-    shuffled = [entry.path for entry in sort_entries(found, "shuffled")]
-    assert shuffled == [entry.path for entry in sort_entries(found, "shuffled")]
-    assert sorted(shuffled) == [entry.path for entry in found] != shuffled
-    with pytest.raises(SettingError, match="frames come in their own order"):
-        sort_entries(iter([]), "time")
-
-
-def test_rejudged_verdicts_have_the_final_threshold(photos: Path) -> None:
+def test_a_folder_is_judged_at_its_end_by_everything_learned(photos: Path) -> None:
     (photos / "05-broken.png").write_bytes(BROKEN)
-    options = ("photos", *NAMES, "--json", "--batch", "4", "--report", "r.html")
-    first, final = rows(detect(*options, code=1)), rows(detect(*options, "--rejudge", code=1))
-    assert [row["key"] for row in final[:-1]] == [row["key"] for row in first[:-1]]
-    judged = [row for row in final[:-1] if "margin" in row]
-    assert [row["margin"] for row in judged] == [row["margin"] for row in first[:-1] if "margin" in row]
-    assert [row["threshold"] for row in judged] == pytest.approx([final[-1]["summary"]["threshold"]] * 12)
-    assert final[-1]["summary"]["known"] == sum(row["verdict"] == "known" for row in judged)
+    options = ("photos", *NAMES, *STATE, "--json", "--batch", "4", "--report", "r.html")
+    *found, last = rows(detect(*options, code=1))
+    judged = [row for row in found if "margin" in row]
+    assert [row["threshold"] for row in judged] == pytest.approx([last["summary"]["threshold"]] * 12)
+    assert margins_of(session(), photos) == pytest.approx({Path(row["key"]).name: row["margin"] for row in judged})
+    counts = Counter(row["verdict"] for row in judged)
+    assert {word: last["summary"][word] for word in VERDICTS} == {word: counts[word] for word in VERDICTS}
     assert Path("r.html").read_text().count("data:image/jpeg") == 12
+    assert session().threshold == last["summary"]["threshold"]
+    assert [row["key"] for row in found] == sorted(row["key"] for row in found)
+
+
+def margins_of(session: Session, photos: Path) -> dict[str, float]:
+    """The margins of photos under a session as it is."""
+    batch = next(read_images(photos))
+    verdicts = session.score(NamedColours().images(batch.images))
+    return {Path(image.path).name: verdict.margin for image, verdict in zip(batch, verdicts, strict=True)}
+
+
+@pytest.mark.parametrize("order", ["known first", "unknown first"])
+def test_photos_that_came_while_one_kind_was_seen_alone_are_judged_as_their_copies_at_the_end(
+    tmp_path: Path, order: str
+) -> None:
+    """None is called known, or unknown, because it was learned as that side."""
+    kinds = ["red", "blue"] if order == "known first" else ["blue", "red"]
+    for place, kind in enumerate([kinds[0]] * 12 + [kinds[1]] * 12 + [kinds[0]] * 4):
+        save_shade(tmp_path / "kinds" / f"{place:02d}-{kind}.png", COLOURS[kind], 2 * (place % 12))
+    *found, _ = rows(detect("kinds", *NAMES, "--json"))
+    assert {row["verdict"] for row in found if "blue" in row["key"]} == {"unknown"}
+    assert {row["verdict"] for row in found if "red" in row["key"]} == {"known"}
+    first, copies = ([row["margin"] for row in some] for some in (found[:4], found[24:]))
+    assert first == pytest.approx(copies)
+
+
+def test_live_prints_verdicts_as_photos_come(encoder: NamedColours, capsys: pytest.CaptureFixture[str]) -> None:
+    *live, _ = rows(detect("photos", *NAMES, "--json", "--batch", "4", "--live"))
+    assert len({row["threshold"] for row in live}) > 1
+    streamed = Session(detectors.make("default", LabelSpace.build(["red", "green"], encoder)))
+    photos = [image for batch in read_images("photos") for image in batch]
+    assert [row["margin"] for row in live] == pytest.approx(streamed.observe(encoder.images(photos)).margin.tolist())
+
+
+def test_only_prints_the_verdicts_that_are_asked_for_and_counts_all() -> None:
+    *found, last = rows(detect("photos", *NAMES, "--json", "--only", "unknown"))
+    assert {row["verdict"] for row in found} == {"unknown"}
+    assert (len(found), last["summary"]["known"], last["summary"]["unknown"]) == (4, 8, 4)
 
 
 def test_an_alarm_is_raised_once_and_told() -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from helpers.commands import detect, rows, run
 from helpers.pictures import save_shade
 from helpers.tiny_models import COLOURS, NamedColours
-from unseen import LabelSpace
+from unseen import LabelSpace, Session
 from unseen.errors import DataError, EncoderError, LabelError, SettingError
 
 pytestmark = pytest.mark.usefixtures("encoder")
@@ -28,29 +28,34 @@ def known(tmp_path: Path) -> Path:
 
 def test_names_come_from_the_folders_of_the_examples_and_stay_with_the_state(photos: Path, known: Path) -> None:
     result = detect("photos", "--examples", "known", "--state", "s.safetensors", "--json")
-    assert "8 examples of 2 of 2 names" in result.stderr
+    assert "6 examples of 2 of 2 names + 2 for the threshold" in result.stderr
     assert {row["nearest"] for row in rows(result)[:-1]} == {"green", "red"}
     space = LabelSpace.load("s.space.safetensors")
-    assert space.examples.label.tolist() == [0] * 4 + [1] * 4
+    assert space.examples.label.tolist() == [0] * 3 + [1] * 3
     detect("photos", "--state", "s.safetensors")
     with pytest.raises(SettingError, match="expected --examples for a new state"):
         detect("photos", "--examples", "known", "--state", "s.safetensors")
-    with pytest.raises(SettingError, match="expected a label space without examples, got 8"):
+    with pytest.raises(SettingError, match="expected a label space without examples, got 6"):
         detect("photos", "--examples", "known", "--space", "s.space.safetensors")
 
 
 def test_a_class_without_examples_is_known_all_the_same(photos: Path, known: Path) -> None:
     result = detect("photos", "--examples", "known", "--label", "red", "--label", "green", "--label", "blue", "--json")
-    assert "8 examples of 2 of 3 names" in result.stderr
+    assert "6 examples of 2 of 3 names + 2 for the threshold" in result.stderr
     assert {row["nearest"] for row in rows(result)[:-1]} == {"red", "green", "blue"}
 
 
-def test_enough_examples_set_the_threshold_too(photos: Path, known: Path) -> None:
-    result = detect("photos", "--examples", "known", "--recall", "0.6")
-    assert "6 examples of 2 of 2 names + 2 for the threshold" in result.stderr
-    assert "set by 2 examples, keeps at least 60 % of known" in result.stderr
-    fixed = detect("photos", "--examples", "known", "--recall", "0.95")
-    assert "adaptive, aims at 95 % of known" in fixed.stderr
+def test_spared_examples_tell_the_threshold_and_one_unlike_its_class_is_left_out(photos: Path, known: Path) -> None:
+    save_shade(known / "red" / "9.png", (0, 9, 255))  # the last of a folder is spared
+    for i in range(20):  # enough that one is known to be odd
+        save_shade(known / "green" / f"g{i:02d}.png", (4 * i, 250 - 3 * i, 9 + 3 * (i % 5)))
+    said = detect("photos", "--examples", "known", "--state", "s.safetensors").stderr
+    assert "known/red/9.png looks unlike its class: left out of the threshold; --keep-odd keeps it" in said
+    session = Session.load("s.safetensors")
+    assert len(session.told.z) == len(session.detector.labels.spared) == 3
+    said = detect("photos", "--examples", "known", "--state", "kept.safetensors", "--keep-odd").stderr
+    assert "unlike" not in said
+    assert len(Session.load("kept.safetensors").told.z) == 4
 
 
 def test_bad_examples_are_refused_before_anything_is_encoded(
@@ -70,7 +75,7 @@ def test_a_folder_without_images_names_a_class_and_a_hidden_one_does_not(photos:
     (known / "blue").mkdir()
     save_shade(known / ".thumbnails" / "a.png", (9, 9, 9))
     result = detect("photos", "--examples", "known", "--json")
-    assert "8 examples of 2 of 3 names" in result.stderr
+    assert "6 examples of 2 of 3 names + 2 for the threshold" in result.stderr
     assert "1 name has no examples (blue): it gains less" in result.stderr
     assert {row["nearest"] for row in rows(result)[:-1]} == {"red", "green", "blue"}
 
@@ -88,7 +93,7 @@ def test_an_unreadable_example_is_skipped_with_its_reason(photos: Path, known: P
     (known / "red" / "9.png").write_bytes(b"not a picture")
     result = detect("photos", "--examples", "known", code=1)
     assert "known/red/9.png  skipped: not an image of a supported format" in result.stderr
-    assert "8 examples of 2 of 2 names" in result.stderr
+    assert "6 examples of 2 of 2 names + 2 for the threshold" in result.stderr
 
 
 def test_images_that_are_examples_as_well_are_warned_about(known: Path) -> None:
@@ -98,7 +103,7 @@ def test_images_that_are_examples_as_well_are_warned_about(known: Path) -> None:
 
 def test_calibration_with_the_examples_is_warned_about(photos: Path, known: Path) -> None:
     result = detect("photos", "--examples", "known", "--calibrate", "known", "--recall", "0.8")
-    assert "8 of 8 calibration images are among the examples" in " ".join(result.stderr.split())
+    assert "6 of 8 calibration images are among the examples" in " ".join(result.stderr.split())
 
 
 def test_examples_as_features_need_labels_and_the_same_encoder(photos: Path, known: Path) -> None:
@@ -123,7 +128,7 @@ def test_mine_writes_a_label_space_with_examples(known: Path) -> None:
     given = ["mine", "--examples", "known", "-o", "space.safetensors"]
     run(*given)
     space = LabelSpace.load("space.safetensors")
-    assert (space.names, len(space.examples)) == (("green", "red"), 8)
+    assert (space.names, len(space.examples)) == (("green", "red"), 6)
     with pytest.raises(DataError, match="got 'green', which is not among red"):
         run(*given, "--label", "red")
     lists = [Path(name) for name in ("one.txt", "two.txt")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 from dataclasses import replace
@@ -17,11 +18,12 @@ from helpers.commands import rows, run
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, keyed
 from unseen.cli import main
-from unseen.cli.known import KnownSource
+from unseen.cli.calibration import CalibrationOptions, KnownSource
 from unseen.discover import rename
 from unseen.discover.edits import apply
 from unseen.errors import DataError, EncoderError, MissingExtra, SettingError, StateError
-from unseen.verdicts import FIELDS
+from unseen.features import load_features
+from unseen.verdicts import FIELDS, VERDICTS
 
 KEYS = ["b", "a", "b", "c/d", "a", "b"] * 20
 
@@ -59,7 +61,7 @@ def test_score_prints_a_verdict_per_sample_and_a_summary():
     *found, last = rows(run(*ONE, "--threshold", "0", "--json"))
     assert [row["key"] for row in found] == [f"z/{i}" for i in range(90)]
     assert {tuple(row) for row in found} == {FIELDS}
-    assert {row["verdict"] for row in found} == {"known", "unknown"}
+    assert {row["verdict"] for row in found} <= set(VERDICTS)
     assert all((row["name"] is None) == (row["verdict"] == "unknown") for row in found)
     assert last["summary"]["known"] == sum(row["verdict"] == "known" for row in found)
     assert (last["summary"]["seen"], last["state"]) == (90, None)
@@ -67,14 +69,12 @@ def test_score_prints_a_verdict_per_sample_and_a_summary():
     assert len([line for line in lines if "known" in line]) == 90
 
 
-def test_the_summary_has_a_line_each_for_counts_threshold_and_files():
-    counts, threshold, saved = run(*ONE, *STATE).stderr.splitlines()[-3:]
-    assert counts.startswith("known ")
-    assert counts.endswith(" images per second")
-    assert threshold.startswith("threshold ")
-    assert saved == "state saved to state.safetensors"
-    assert "a guess with mcm: calibrate it (--calibrate)" in run(*ONE, "--detector", "mcm").stderr
-    assert "a guess" not in threshold
+def test_the_summary_is_a_line_of_counts_threshold_and_files():
+    summary = run(*ONE, *STATE).stderr.splitlines()[-1]
+    pattern = r"known \d+ · doubtful \d+ · unknown \d+ · threshold -?[\d.]+ \(keeps 95 % of known, .*\) · state saved"
+    assert re.fullmatch(pattern, summary)
+    assert "a guess with mcm: --calibrate known/" in run(*ONE, "--detector", "mcm").stderr
+    assert "a guess" not in summary
 
 
 def test_score_goes_on_from_its_state_with_its_detector_and_threshold():
@@ -117,14 +117,29 @@ def test_an_interrupted_run_keeps_what_it_learned(monkeypatch):
     assert int(session().snapshot.tally.seen) == 60
 
 
-def test_a_stream_of_features_is_calibrated_and_rejudged():
-    save_file({"features": stream(space(), 40, seed=8).half()}, "known.safetensors")
-    *found, last = rows(run(*ONE, *STATE, "--calibrate", "known.safetensors", "--rejudge", "--json"))
-    assert {row["threshold"] for row in found} == {last["summary"]["threshold"]}
+def test_features_are_judged_at_their_end_or_live():
+    *found, last = rows(run(*ONE, "--json"))
+    assert [row["threshold"] for row in found] == pytest.approx([last["summary"]["threshold"]] * 90)
     assert last["summary"]["known"] == sum(row["verdict"] == "known" for row in found)
-    assert int(session().snapshot.threshold.at) == 90
-    (row,) = rows(run("calibrate", "known.safetensors", *STATE, "--recall", "0.9", "--json"))
+    *live, _ = rows(run(*ONE, "--live", "--json"))
+    assert len({row["threshold"] for row in live}) > 1
+    streamed = Session(LabelSpace.load("space.safetensors"))
+    assert [row["margin"] for row in live] == pytest.approx(
+        streamed.observe(load_features("z.safetensors").z).margin.tolist()
+    )
+
+
+def test_a_stream_of_features_is_told_by_features_of_known_images():
+    labels = space()
+    z = stream(labels, 200, seed=8)
+    rows_known = Session(labels).score(z).margin.topk(40).indices
+    save_file({"features": z[rows_known].half()}, "known.safetensors")
+    run(*ONE, *STATE, "--calibrate", "known.safetensors")
+    assert len(session().told.z) == 40
+    (row,) = rows(run("calibrate", "known.safetensors", *STATE, "--recall", "0.9", "--guarantee", "--json"))
     assert (row["calibration"]["images"], row["calibration"]["recall"]) == (40, 0.9)
+    run(*ONE, *STATE, "--calibrate", "known.safetensors")
+    assert int(session().snapshot.threshold.at) == 180
 
 
 def test_features_of_another_width_or_encoder_are_refused():
@@ -135,7 +150,7 @@ def test_features_of_another_width_or_encoder_are_refused():
     mined = replace(LabelSpace.load("space.safetensors"), manifest={"encoder_fingerprint": "abc"})
     save_file({"features": stream(space(), 40)}, "other.safetensors", metadata={"fingerprint": "xyz"})
     with pytest.raises(EncoderError, match="expected features of the encoder of this label space"):
-        KnownSource.features("other.safetensors", 0.95).read(mined)
+        KnownSource.features("other.safetensors", CalibrationOptions()).read(mined)
     with pytest.raises(SettingError, match="expected features of known images"):
         run(*ONE, "--calibrate", ".")
 
@@ -147,7 +162,7 @@ def test_features_of_another_width_or_encoder_are_refused():
         (("--space", "missing.safetensors"), "got no file at missing.safetensors"),
         (("--recall", "2"), "expected a recall between 0 and 1"),
         (("--ray", "local"), "expected --by COLUMN with --ray"),
-        (("--by", "site", "--alarm", "0.1", "--rejudge"), "expected --by without --rejudge, --alarm"),
+        (("--by", "site", "--alarm", "0.1", "--calibrate", "z"), "expected --by without --calibrate, --alarm"),
         (("--by", "x"), "expected a column out of folder"),
     ],
 )
@@ -167,8 +182,11 @@ def test_streams_of_a_column_are_scored_by_themselves_and_printed_in_order(colum
     keys = KEYS if column == "site" else [str(ord(key[0])) for key in KEYS]
     assert [row["stream"] for row in samples] == keys
     assert [row["summary"]["samples"] for row in streams] == [60, 40, 20]
-    known = sum(row["verdict"] == "known" for row in samples if row["stream"] == keys[0])
-    assert streams[0]["summary"]["known"] == known
+    for word in ("known", "doubtful"):
+        count = sum(row["verdict"] == word for row in samples if row["stream"] == keys[0])
+        assert streams[0]["summary"][word] == count
+    (first, *_) = run(*MANY, "--by", column, "--only", "known", "--threshold", 0).stdout.splitlines()
+    assert " known " in first
     assert "3 streams" in run(*MANY, "--by", column).stderr
 
 

@@ -21,7 +21,6 @@ def calibrate(
         bool, typer.Option("--guarantee", help="Keep a new known image with this probability, whatever it costs.")
     ] = False,
     keep_odd: options.KeepOdd = False,
-    encoder: options.OwnEncoder = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Set the threshold of a state by photos that show your names for certain. Nothing is learned.
@@ -40,7 +39,7 @@ def calibrate(
         raise StateError(f"expected a state to calibrate, got no file at {state}; make one with: unseen detect --state")
     session = spaces.open_session(state)
     space = session.detector.labels
-    model = spaces.encoder_of(space, encoder) if source.entries is not None else None
+    model = spaces.encoder_of(space) if source.entries is not None else None
     images = source.read(space, model)
     before = _called_known(session)
     found = images.calibrate(session)

@@ -29,7 +29,6 @@ FORMATS = ("csv", "coco", "folder", "fiftyone")
 def explain(
     photos: Annotated[list[str], typer.Argument(help="Photos, or keys of some that the state has kept.")],
     state: options.SavedState,
-    encoder: options.OwnEncoder = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print why a photo is known or unknown: nearest names, nearest negatives, similar earlier photos, margin.
@@ -43,7 +42,7 @@ def explain(
 
     session = spaces.open_session(state)
     held = spaces.vectors_beside(state, session.detector.labels)
-    vectors = [one for photo in photos for one in _vectors(session, photo, held, encoder)]
+    vectors = [one for photo in photos for one in _vectors(session, photo, held)]
     for one in (explanation_of(session, z, key=key) for key, z in vectors):
         if as_json:
             output.emit(one.row())
@@ -51,9 +50,7 @@ def explain(
             print("\n".join(one.lines()))
 
 
-def _vectors(
-    session: Session, photo: str, held: Mapping[tuple[str, str], Tensor], encoder: str | None
-) -> list[tuple[str, Tensor]]:
+def _vectors(session: Session, photo: str, held: Mapping[tuple[str, str], Tensor]) -> list[tuple[str, Tensor]]:
     """Key and vector of a kept image, or of the images at a path, of which some have vectors beside the state."""
     from unseen.cli import spaces
     from unseen.features import stream_images
@@ -71,7 +68,7 @@ def _vectors(
     entries = list(entries)
     if all((entry.path, entry.identity) in held for entry in entries):
         return [(entry.path, held[entry.path, entry.identity].float()) for entry in entries]
-    model = spaces.encoder_of(session.detector.labels, encoder)
+    model = spaces.encoder_of(session.detector.labels)
     batches = stream_images(entries, model)
     rows = [(image.path, z) for batch, vectors in batches for image, z in zip(batch, vectors, strict=True)]
     if not rows:
@@ -88,7 +85,6 @@ def group(
         str, typer.Option(help="Where names come from: wordnet, negatives (of the label space; no encoder), or a file.")
     ] = "wordnet",
     space: Annotated[Path | None, typer.Option(help="Label space of the features.", **options.MORE)] = None,
-    encoder: options.OwnEncoder = None,
 ) -> None:
     """Group the unknown images of a state; print exemplars and suggested names of each group.
 
@@ -101,10 +97,7 @@ def group(
         raise SettingError("expected a state or features to group, got none; pass --state state.safetensors")
     if state is not None and features is not None:
         raise SettingError("expected --state or a features folder, got both; pass one of them")
-    if state is not None:
-        found = _groups_of_state(state, words, encoder)
-    else:
-        found = _groups_of_features(str(features), space, words, encoder)
+    found = _groups_of_state(state, words) if state is not None else _groups_of_features(str(features), space, words)
     if report:
         from unseen.report import group_page
 
@@ -122,19 +115,19 @@ def group(
     print(groups_in_words(found) + (f" · report in {report}" if report else ""))
 
 
-def _groups_of_state(state: Path, words: str, encoder: str | None) -> Grouping:
+def _groups_of_state(state: Path, words: str) -> Grouping:
     from unseen.cli import spaces
     from unseen.discover import group as grouped
     from unseen.storage.locks import locked
 
-    vocabulary = spaces.load_vocabulary(words, spaces.open_session(state).detector.labels, encoder)
+    vocabulary = spaces.load_vocabulary(words, spaces.open_session(state).detector.labels)
     with locked(state):  # the state may have gone on meanwhile
         found = grouped(spaces.open_session(state), vocabulary)
         found.session.save(state)
     return found
 
 
-def _groups_of_features(features: str, space: Path | None, words: str, encoder: str | None) -> Grouping:
+def _groups_of_features(features: str, space: Path | None, words: str) -> Grouping:
     from unseen import LabelSpace
     from unseen.cli import spaces
     from unseen.discover import group_features
@@ -143,7 +136,7 @@ def _groups_of_features(features: str, space: Path | None, words: str, encoder: 
     if space is None:
         raise SettingError("expected --space with a features folder, got none; make one with: unseen mine")
     labels, samples = LabelSpace.load(space), load_features(features)
-    vocabulary = spaces.load_vocabulary(words, labels, encoder)
+    vocabulary = spaces.load_vocabulary(words, labels)
     return group_features(samples.z, samples.keys, labels, vocabulary)
 
 

@@ -35,7 +35,6 @@ def edit(
     verb: Annotated[str, typer.Argument(help="promote, rename, retire, dismiss or undo; `edit` may be left out.")],
     state: options.SavedState,
     words: Annotated[list[str] | None, typer.Argument(help="A group or a name, and the new name.")] = None,
-    encoder: options.OwnEncoder = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Change what is known: promote, rename, retire, dismiss, undo.
@@ -57,11 +56,11 @@ def edit(
         raise SettingError(f"expected {wanted} after {verb}, got {' '.join(given) or 'nothing'}; quote names of words")
     from unseen.discover import edits
 
-    done = edits.undo(state) if verb == "undo" else edits.apply(state, _change(verb, given, state, encoder))
+    done = edits.undo(state) if verb == "undo" else edits.apply(state, _change(verb, given, state))
     print_edit(done.record, as_json=as_json, state=state)
 
 
-def _change(verb: str, words: Sequence[str], state: Path, encoder: str | None) -> Callable[[Session], Edited]:
+def _change(verb: str, words: Sequence[str], state: Path) -> Callable[[Session], Edited]:
     """The edit that the words ask for; what needs an encoder is ready when the state is locked."""
     from unseen.discover import edit
 
@@ -73,10 +72,10 @@ def _change(verb: str, words: Sequence[str], state: Path, encoder: str | None) -
         return lambda session: edit.rename(session, words[0], words[1])
     if verb == "retire":
         return lambda session: edit.retire(session, words[0])
-    return _promotion(words[0], words[1], state, encoder)
+    return _promotion(words[0], words[1], state)
 
 
-def _promotion(group: str, name: str, state: Path, encoder: str | None) -> Callable[[Session], Edited]:
+def _promotion(group: str, name: str, state: Path) -> Callable[[Session], Edited]:
     from unseen.cli import spaces
     from unseen.discover import edit
     from unseen.labels.edits import check_new_name, negative_vector
@@ -87,9 +86,9 @@ def _promotion(group: str, name: str, state: Path, encoder: str | None) -> Calla
     which = int(group) if group.isdecimal() and group not in keys else group
     edit.members(session, which)  # refused before an encoder is loaded
     check_new_name(labels.names, name)
-    text = None if encoder or labels.encoder else negative_vector(labels, name)
+    text = None if spaces.encoder_name(labels) else negative_vector(labels, name)
     if text is None:
-        model = spaces.encoder_of(labels, encoder)
+        model = spaces.encoder_of(labels)
         spaces.warn_strange([name], model)
         text = described_templates(labels.prompt).encode([name], model)[0]
     return lambda session: edit.promote(session, which, name, text)

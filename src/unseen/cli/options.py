@@ -22,7 +22,6 @@ Label = Annotated[list[str] | None, typer.Option(help="A known name; may be give
 Space = Annotated[Path, typer.Option(help="Label space file, as `unseen mine` writes it.")]
 SpaceInstead = Annotated[Path | None, typer.Option(help="Label space from `unseen mine`, instead of names.", **MORE)]
 Encoder = Annotated[str, typer.Option(help="offline, ViT-B/16, a hub id, a model folder or an .onnx file.")]
-OwnEncoder = Annotated[str | None, typer.Option(help="Encoder of the label space, if it has another name here.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 ... (default: a GPU if there is one).", **MORE)]
 Examples = Annotated[
     str | None,

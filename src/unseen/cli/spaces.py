@@ -3,6 +3,7 @@
 Loads torch: commands import it when they run.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -77,9 +78,14 @@ def vectors_beside(state: Path, space: LabelSpace) -> Mapping[tuple[str, str], T
     return stored_vectors(folder) if made_by == space.manifest.get("encoder_fingerprint") else {}
 
 
-def encoder_of(space: LabelSpace, name: str | None = None, device: str | None = None) -> Encoder:
-    """The encoder of a label space, perhaps by another name; refuse another encoder."""
-    model = encoders.load_encoder(name or space.encoder, device=device)
+def encoder_name(space: LabelSpace) -> str:
+    """What the encoder of a label space is called here: UNSEEN_ENCODER, where it has moved since."""
+    return os.environ.get("UNSEEN_ENCODER") or space.encoder
+
+
+def encoder_of(space: LabelSpace) -> Encoder:
+    """The encoder of a label space; refuse another one."""
+    model = encoders.load_encoder(encoder_name(space), device=None)
     check_space(space, [], model)
     return model
 
@@ -111,7 +117,7 @@ def check_space(space: LabelSpace, names: Sequence[str], encoder: Encoder, *, ne
     if made_by != encoder.fingerprint:
         raise EncoderError(
             f"expected the encoder of this label space, {space.encoder} ({made_by[:8]}), got {encoder.name} "
-            f"({encoder.fingerprint[:8]}); pass --encoder {space.encoder}"
+            f"({encoder.fingerprint[:8]}); pass --encoder {space.encoder}, or set UNSEEN_ENCODER"
         )
 
 
@@ -183,12 +189,12 @@ def warn_misspelt(names: Sequence[str]) -> None:
         output.warn(f"no words that WordNet has: {few}")
 
 
-def load_vocabulary(words: str, space: LabelSpace, encoder: str | None = None) -> Vocabulary:
+def load_vocabulary(words: str, space: LabelSpace) -> Vocabulary:
     """The words that groups may be called by: WordNet's, a list of one's own, or the negatives of the label space."""
-    if words == NO_ENCODER or (words == WORDNET and not (encoder or space.encoder)):
+    if words == NO_ENCODER or (words == WORDNET and not encoder_name(space)):
         return Vocabulary.of_space(space)
     every = visible_words() if words == WORDNET else read_words(Path(words))
     output.say(f"reading {len(every):,} words (each is encoded once and then kept)")
     with words_bar() as progress:
-        vectors = word_vectors(every, described_templates(space.prompt), encoder_of(space, encoder), progress=progress)
+        vectors = word_vectors(every, described_templates(space.prompt), encoder_of(space), progress=progress)
     return Vocabulary(tuple(every), vectors)

@@ -123,7 +123,7 @@ def with_examples(space: LabelSpace, examples: Examples) -> LabelSpace:
     kept, spared = distinct.for_threshold() if is_shown else (distinct, distinct[torch.zeros_like(distinct.label) > 0])
     examples, device = kept.balanced(len(space.names)), space.id_anchors.device
     if is_contradicted(space.id_anchors.float(), examples.to(device=device)):
-        return replace(space, manifest=space.manifest | {"examples": "0", "examples_refused": str(len(examples))})
+        return replace(space, manifest=space.manifest | {"examples": "0", "examples_refused": str(len(distinct))})
     places = nearest_negatives(space, examples.to(device=device))
     rows = TextRows(space.id_anchors.float(), space.ood_anchors[places].float())
     moved, choice = move_rows(rows, examples.to(device=device))
