@@ -25,7 +25,7 @@ from unseen.reservoir import UNKNOWN, Reservoir
 from unseen.threshold import Adaptive, Calibrated, Calibration, RecallInterval, ThresholdRule, calibration
 from unseen.threshold.adaptive import MarginHistory
 from unseen.threshold.base import Corrected
-from unseen.threshold.calibrated import odd_images
+from unseen.threshold.calibrated import CalibratedMargins, odd_images
 from unseen.verdicts import Verdicts
 
 FIRST_INTERVAL = 16  # images between two looks at what was told, up to 128; then a quarter to an eighth of the stream
@@ -238,7 +238,7 @@ class Session:
         self.look_at_told()
         rule, snapshot = self._live
         output = self.detector.score(snapshot.detector, z).cpu()
-        before = rule.start() if since is None else since.threshold
+        before: Any = stream_of(since and since.threshold) or stream_of(rule.start())
         state = rule.judged_again(snapshot.threshold, before, output.margin)
         verdicts = Verdicts(self.detector.labels.names, output, rule.read(state, output.margin))
         tally = (since or Snapshot(None, None, Tally(*torch.zeros(4, dtype=torch.int64)))).tally
@@ -288,21 +288,16 @@ class Session:
         """Let the stream, and what is told, set the threshold from now on."""
         rule = replace(self.rule, recall=recall) if isinstance(self.rule, Adaptive) else Adaptive(recall, in_nats=True)
         if self.rule != rule:
-            self._live = rule, self.snapshot._replace(threshold=rule.taken_over(self._stream))
+            self._live = rule, self.snapshot._replace(threshold=rule.taken_over(stream_of(self.snapshot.threshold)))
 
     def _guarantee(self, margins: Float[Tensor, " n"], recall: float) -> Calibration:
         """Let these margins of known images set the threshold from now on."""
         rule, snapshot = Calibrated(recall, len(margins), in_nats=self.detector.in_nats), self.snapshot
-        state = rule.calibrated_state(rule.inner.taken_over(self._stream), margins, at=int(snapshot.tally.seen))
+        state = rule.calibrated_state(
+            rule.inner.taken_over(stream_of(snapshot.threshold)), margins, at=int(snapshot.tally.seen)
+        )
         self._live = rule, snapshot._replace(threshold=state)
         return calibration(margins, recall=recall)
-
-    @property
-    def _stream(self) -> MarginHistory | None:
-        """What the threshold rule knows of the stream, None for a fixed threshold."""
-        rule, snapshot = self._live
-        state = snapshot.threshold.stream if isinstance(rule, Calibrated) else snapshot.threshold
-        return state if isinstance(state, MarginHistory) else None
 
     def tell(self, z: Float[Tensor, "n d"] | Any, known: Bool[Tensor, " n"] | Sequence[bool]) -> None:
         """Correct or confirm verdicts: tell the threshold which images are known; the detector learns nothing.
@@ -512,6 +507,12 @@ class SessionSpec:
     def identity(self) -> dict[str, Any]:
         """What a state must agree on to be resumed."""
         return self.build().identity
+
+
+def stream_of(state: Any) -> MarginHistory | None:
+    """What a state of a threshold rule knows of the stream, None of a fixed threshold."""
+    state = state.stream if isinstance(state, CalibratedMargins) else state
+    return state if isinstance(state, MarginHistory) else None
 
 
 def _tally_after(tally: Tally, verdicts: Verdicts) -> Tally:

@@ -47,7 +47,7 @@ def test_later_images_of_the_group_are_known_by_its_name_and_others_stay_as_they
     is_ship = torch.tensor([key.startswith("ship/") for key in keys])
     nearest, called = (torch.tensor([getattr(one, field) == "ship" for one in after]) for field in ("nearest", "name"))
     assert float(nearest[is_ship].float().mean()) > 0.9
-    assert float(called[is_ship].float().mean()) > 0.5
+    assert float(called[is_ship].float().mean()) > 0.7
     animals = torch.tensor([key.rsplit("/", 1)[0] in pack.space.names for key in keys])
     same = torch.tensor([one.name == two.name for one, two in zip(before, after, strict=True)])
     assert float(same[animals].float().mean()) > 0.9
@@ -56,7 +56,7 @@ def test_later_images_of_the_group_are_known_by_its_name_and_others_stay_as_they
 def test_what_was_learned_goes_on(promoted, grouping):
     before, after = grouping.session.snapshot, promoted.session.snapshot
     assert after.tally == before.tally
-    assert after.threshold is before.threshold
+    assert torch.equal(after.threshold.counts, before.threshold.counts)
     assert torch.equal(
         after.detector.sums.known.total[:-1], before.detector.updated(grouping.session.detector.labels).sums.known.total
     )

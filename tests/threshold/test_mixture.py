@@ -47,7 +47,7 @@ class Literal:
         for _ in range(PRIOR.rounds):
             p = self.p()[images]
             self.share = (heard * p.sum() + PRIOR.share_images) / (heard * len(images) + 2 * PRIOR.share_images)
-            for_mean = (self.known[1] / PRIOR.known_mean_deviation) ** 2
+            for_mean = (self.known[1] / PRIOR.known_mean_deviations[self.known[0] > PRIOR.known_mean]) ** 2
             among = np.append(images, photos), np.append(heard * p, np.ones(len(photos)))
             self.known = self.side(*among, self.first[0], for_mean, PRIOR.known_deviation_images)
             numbers = PRIOR.unknown_mean_images, PRIOR.unknown_deviation_images
@@ -77,7 +77,7 @@ class Literal:
         return float(mean), math.sqrt(square / (weight.sum() + m))
 
     def p(self) -> np.ndarray:
-        """The probability of each place, which never rises from the known mean down, nor falls from it up."""
+        """The probability of each place, which never falls with the margin."""
         anywhere = PRIOR.outliers / (GRID.step * GRID.size)
         a, b = (
             share * ((1 - PRIOR.outliers) * np.array([NormalDist(*side).pdf(at) for at in self.x]) + anywhere)

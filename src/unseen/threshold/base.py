@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -89,8 +89,11 @@ class ThresholdRule(ABC, Generic[S]):
         """The state after a person has told which images are known; these take the place of those told before."""
         return state
 
-    def judged_again(self, state: S, before: S, margin: Float[Tensor, " n"]) -> S:
-        """The state in which `margin` are those of the images that came after `before`, in order."""
+    def judged_again(self, state: S, before: Any, margin: Float[Tensor, " n"]) -> S:
+        """The state in which `margin` are those of the images that came after `before`, in order.
+
+        `before` is what the rule, or the rule at that time, knew of the stream.
+        """
         return state
 
     def for_detector(self, *, in_nats: bool) -> Self:

@@ -91,10 +91,10 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         return Decisions(threshold, found.p_known, torch.zeros_like(found.warming)), state._replace(stream=stream)
 
     def judged_again(
-        self, state: CalibratedMargins, before: CalibratedMargins, margin: Float[Tensor, " n"]
+        self, state: CalibratedMargins, before: MarginHistory, margin: Float[Tensor, " n"]
     ) -> CalibratedMargins:
         """The state in which `margin` are those of the images after `before`; the threshold stays."""
-        return state._replace(stream=self.inner.judged_again(state.stream, before.stream, margin))
+        return state._replace(stream=self.inner.judged_again(state.stream, before, margin))
 
     def for_detector(self, *, in_nats: bool) -> Calibrated:
         """This rule with the inner rule as it works best for the detector."""
