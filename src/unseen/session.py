@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unseen import checkpoint, detectors, threshold
 from unseen.detectors import Detector, DetectorOutput
+from unseen.detectors.state import flatten
 from unseen.encoders import Encoder
 from unseen.errors import SettingError, StateError
 from unseen.features.inputs import KeyedFeatures, as_features
@@ -148,7 +149,7 @@ class Session:
         >>> from unseen import Session, demo
         >>> session = Session(demo.load().space)
         >>> [f"{100 * end:.0f} %" for end in session.recall_interval]  # before the first image
-        ['72 %', '100 %']
+        ['77 %', '99 %']
         """
         return self.rule.recall_interval(self.snapshot.threshold)
 
@@ -434,7 +435,9 @@ class Session:
         fresh = self.snapshot._asdict()
         if unknown := found.states.keys() - fresh.keys() - {"reservoir", "told"}:
             raise StateError(f"expected states {sorted(fresh)}, got {sorted(unknown)} besides; pass the right file")
-        states = checkpoint.with_missing_parts(found, fresh)
+        states = found.states
+        if found.version <= checkpoint.OLD_THRESHOLDS:
+            states = {"threshold": flatten(fresh["threshold"])} | states
         parts = {name: checkpoint.restore_state(start, states.get(name, {})) for name, start in fresh.items()}
         reservoir = self._restored_reservoir(states.get("reservoir"), int(parts["tally"].seen))
         session = self.at(Snapshot(**parts), reservoir=reservoir)

@@ -24,7 +24,8 @@ def test_a_word_is_kept_apart_and_changes_no_verdict_of_a_kept_image(session):
     rows = {row.key: row for row in reviewed(done.session)}
     assert (rows[keys[0]].user, rows[keys[1]].user) == ("horse", "unknown")
     assert rows[keys[0]].label == "horse"
-    assert [(row.name, row.margin) for row in rows.values()] == [(row.name, row.margin) for row in reviewed(session)]
+    same = [row._replace(user=None, verdict="") for row in reviewed(done.session)]
+    assert same == [row._replace(verdict="") for row in reviewed(session)]  # whether doubtful follows what is said
     assert done.session.snapshot.detector is session.snapshot.detector
 
 

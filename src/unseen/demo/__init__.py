@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 
 from unseen.discover import Vocabulary
 from unseen.labels import LabelSpace
+from unseen.labels.space import Origin
 from unseen.storage.files import load_tensors
 
 KIND = "demo-pack"
@@ -67,6 +68,7 @@ def load() -> Pack:
         tensors["id_anchors"],
         tensors["ood_anchors"],
         **{field: header[field] for field in ("prompt", "encoder", "manifest")},
+        origins=tuple(Origin(*origin) for origin in header["origins"]),
     )
     # stored in float16 they are unit to three digits only
     z = normalize(tensors["z"].float(), dim=-1)

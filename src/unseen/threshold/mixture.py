@@ -27,7 +27,7 @@ class MixturePrior:
     """
 
     known_mean: float = 2.5
-    known_mean_deviations: tuple[float, float] = (0.7, 2.0)  # between label spaces, below and above: 1 with 64-pixel
+    known_mean_deviations: tuple[float, float] = (0.9, 2.0)  # between label spaces, below and above: 1 with 64-pixel
     # images, 8 where no relative is a negative. With a wide one below, a stream of near unknown images alone would pass
     known_deviation: float = 2.5
     known_deviation_images: float = 60.0  # that this deviation is worth
