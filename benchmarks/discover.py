@@ -173,10 +173,10 @@ def judge_promotion(stream: Stream) -> Row:
     zero = zero_shot(stream, z) == label
     return {
         "promoted": len(places),
-        "kept_named": share_of((after.label == wanted) & after.known, new),
+        "kept_named": share_of((after.label == wanted) & ~after.unknown, new),
         "zero_shot": share_of(zero, new),
-        "old_before": share_of((before.label == wanted) & before.known, old),
-        "old_after": share_of((after.label == wanted) & after.known, old),
+        "old_before": share_of((before.label == wanted) & ~before.unknown, old),
+        "old_after": share_of((after.label == wanted) & ~after.unknown, old),
     }
 
 

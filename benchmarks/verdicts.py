@@ -131,7 +131,7 @@ def verdict_figures(evaluation: Evaluation, name: str, anchors: Float[Tensor, "K
     trial, verdicts = evaluation.trial, evaluation.verdicts
     known, unknown = sides(trial, trial.sources.index(name))
     metrics, judged = evaluation.by_source[name], known | unknown
-    early = verdicts.known[:EARLY][known[:EARLY]] if bool(judged[0]) else verdicts.known[:0]
+    early = ~verdicts.unknown[:EARLY][known[:EARLY]] if bool(judged[0]) else verdicts.unknown[:0]
     row: Row = {field: 100 * metrics[metric] for field, metric in PERCENT.items()}
     return row | {
         "ece": metrics["ece"],

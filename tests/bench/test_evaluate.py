@@ -77,7 +77,7 @@ def test_verdicts_are_those_that_a_session_gives(labels, trial):
     verdicts = session.observe(trial.z)
     for one, two in zip(report.verdicts.decisions, verdicts.decisions, strict=True):
         assert torch.equal(one, two)
-    known, is_id = verdicts.known, trial.is_id
+    known, is_id = ~verdicts.unknown, trial.is_id
     assert report.metrics["kept"] == float(known[is_id].double().mean())
     assert report.metrics["rejected"] == float((~known[~is_id]).double().mean())
     assert report.metrics["balanced"] == (report.metrics["kept"] + report.metrics["rejected"]) / 2
