@@ -101,7 +101,7 @@ def test_names_without_examples_keep_their_text_in_prototypes() -> None:
 
 def test_a_label_space_without_examples_and_an_unknown_name_are_refused() -> None:
     with pytest.raises(LabelError, match="expected a label space with examples for 'taskres', got none"):
-        fewshot.TaskRes(LABELS)
+        fewshot.TaskRes(LABELS).score(None, unit(1, 12))
     with pytest.raises(SettingError, match="expected a method that needs examples out of taskres"):
         fewshot.make("tascres", LABELS, EXAMPLES)
     assert replace(LABELS, examples=EXAMPLES).fingerprint != LABELS.fingerprint

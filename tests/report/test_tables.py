@@ -95,6 +95,16 @@ def test_printed_figures_of_the_paper_are_on_their_own_line(ran):
     assert r"mcm, as printed & 90.00 & 12.50" in grid.latex()
 
 
+def test_lines_say_what_they_leave_out_of_their_papers(ran):
+    suite, _, _ = ran
+    runs = list_runs(suite, names=("csp", "vos-head", "npos-head", "mcm"), orders=("shuffled",), seeds=1)
+    rows = [row for _, row in run_all(suite, [run for run in runs if run.sets == ("far",)], workers=1)]
+    free, fitted = (table.grid().markdown() for table in tables.tables(rows, suite))
+    assert free.endswith("csp is NegLabel's score here: what CSP brings is its prompts and negatives")
+    for name in ("vos-head", "npos-head"):
+        assert f"{name} trains a head on frozen features; the printed {name[:-5].upper()} trains a network" in fitted
+
+
 def test_every_line_of_a_table_has_the_same_number_of_columns(ran):
     suite, rows, _ = ran
     for table in tables.tables(rows, suite):

@@ -207,3 +207,4 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
             name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
             grid.add_row(name, *cells, f"{line.microseconds:,.0f}", tables.size(line.state_bytes))
         output.out.print(grid)
+        output.out.print(table.reduced_note, style="dim")

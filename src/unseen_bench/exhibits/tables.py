@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unseen_bench.exhibits.grid import PRINTED, Grid
+from unseen_bench.methods.parse import detector_class
 from unseen_bench.run import KINDS, Row, mean_and_deviation
 from unseen_bench.run.results import COLUMNS
 from unseen_bench.run.runs import ANY_ORDER
@@ -87,6 +88,13 @@ class Table:
         return f"Text: {'; '.join(f'{method} {text}' for method, text in texts.items())}." if texts else ""
 
     @property
+    def reduced_note(self) -> str:
+        """What lines leave out of their papers."""
+        shared = [line.method.split()[0] for line in self.lines if not line.printed and not line.text.startswith("own")]
+        told = {name: getattr(detector_class(name), "reduced", "") for name in shared}
+        return "; ".join(f"{name} {text}" for name, text in told.items() if text)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The sets and their averages."""
         return (*self.sets, *self.groups)
@@ -102,7 +110,9 @@ class Table:
             ]
             for line in self.lines
         ]
-        notes = [self.text_note, "* known to contain images of known classes." if set(unclean) & set(self.sets) else ""]
+        notes = [self.text_note, self.reduced_note]
+        if set(unclean) & set(self.sets):
+            notes.append("* known to contain images of known classes.")
         costs = ("seeds", "µs", "state")
         own = {"kind": self.kind, "notes": [note for note in notes if note]}
         return Grid.of_sets(self.title, "method", marked, lines, *costs, **own)

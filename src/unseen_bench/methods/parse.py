@@ -18,11 +18,12 @@ from typing import Any
 from unseen import detectors
 from unseen.detectors import Detector
 from unseen.errors import SettingError
-from unseen_bench.methods import posthoc
+from unseen_bench.methods import fewshot, posthoc
 from unseen_bench.oracles import ORACLES
 from unseen_bench.suites import Suite
 
 SPACE = "space"  # names the method whose label space is read; not a setting of a detector
+FITTED: dict[str, type[Detector[Any]]] = {**posthoc.REGISTRY, **fewshot.REGISTRY}  # on ID images, before a stream
 CROSS = "cross"  # stands for every score over every label space
 SCORES = ("neglabel", "dnm", "adaneg", "clipscope", "online", "pooled")  # csp scores as neglabel does
 SPACES = ("neglabel", "csp", "dnm", "adaneg", "clipscope", "online")  # pooled reads that of online
@@ -72,12 +73,12 @@ def detector_class(name: str) -> type[Detector[Any]]:
     """The class behind a registered name, or behind `module:Class` or `file.py:Class` for one of your own."""
     if name in ORACLES:
         return ORACLES[name].kind
-    if name in posthoc.REGISTRY:
-        return posthoc.REGISTRY[name]
+    if name in FITTED:
+        return FITTED[name]
     if ":" in name:
         return _import_class(name)
     if name not in detectors.names():
-        known = ", ".join([*sorted(detectors.names()), *posthoc.REGISTRY, *ORACLES])
+        known = ", ".join([*sorted(detectors.names()), *FITTED, *ORACLES])
         raise SettingError(f"expected detectors out of {known} or module:Class, got {name!r}; check the spelling")
     return detectors.find(name)
 
