@@ -14,7 +14,7 @@ from unseen.storage.files import replacing
 from unseen_bench import run as harness
 from unseen_bench import suites
 from unseen_bench.exhibits import page, tables
-from unseen_bench.exhibits.verdict_tables import cross_table, verdict_tables
+from unseen_bench.exhibits.verdict_tables import verdict_tables
 from unseen_bench.run import leaderboard
 
 # the tables of the larger suites have nine columns, and a terminal has eighty
@@ -190,11 +190,6 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
         grid = Grid(*judged.heads, title=judged.title, **NARROW)
         grid.columns[0].no_wrap = True  # the name of a method tells lines apart
         for texts in judged.lines:
-            grid.add_row(*texts)
-        output.out.print(grid)
-    if crossed := cross_table(rows):
-        grid = Grid(*crossed[0], title="mean AUROC / fpr95_id over sets and seeds, by margin", **NARROW)
-        for texts in crossed[1]:
             grid.add_row(*texts)
         output.out.print(grid)
     for table in tables.tables(rows, suite):

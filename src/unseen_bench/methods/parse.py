@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -24,9 +23,6 @@ from unseen_bench.suites import Suite
 
 SPACE = "space"  # names the method whose label space is read; not a setting of a detector
 FITTED: dict[str, type[Detector[Any]]] = {**posthoc.REGISTRY, **fewshot.REGISTRY}  # on ID images, before a stream
-CROSS = "cross"  # stands for every score over every label space
-SCORES = ("neglabel", "dnm", "adaneg", "clipscope", "online", "pooled")  # csp scores as neglabel does
-SPACES = ("neglabel", "csp", "dnm", "adaneg", "clipscope", "online")  # pooled reads that of online
 
 
 @dataclass(frozen=True)
@@ -61,12 +57,6 @@ class Method:
         if self.name == "tanl" and suite.noise is not None:
             options = {"noise": suite.noise()} | options
         return self.kind(suite.labels_of(self.space), **options)
-
-
-def expand_methods(names: Sequence[str]) -> list[str]:
-    """The methods that are meant: `cross` is every score over the negatives that each method mines."""
-    crossed = [f"{score} {SPACE}={space}" for score in SCORES for space in SPACES]
-    return [one for name in names for one in (crossed if name.strip() == CROSS else [name])]
 
 
 def detector_class(name: str) -> type[Detector[Any]]:

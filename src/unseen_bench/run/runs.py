@@ -12,7 +12,7 @@ from unseen.detectors.base import Frozen
 from unseen.errors import SettingError
 from unseen_bench import orders as arrival
 from unseen_bench.methods.fewshot import FewShot
-from unseen_bench.methods.parse import Method, expand_methods, parse_setting
+from unseen_bench.methods.parse import Method, parse_setting
 from unseen_bench.methods.posthoc import PostHoc
 from unseen_bench.oracles import ORACLES, PLAIN
 from unseen_bench.suites import Suite
@@ -119,7 +119,7 @@ def with_sweeps(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
 
 
 def _with_controls(names: Sequence[str], *, is_first: bool) -> Iterator[str]:
-    for text in map(_canonical, expand_methods(names)):
+    for text in map(_canonical, names):
         yield text
         name, *settings = text.split()
         if is_first and name in PLAIN:
