@@ -70,8 +70,8 @@ def test_parameters_are_cloned_and_names_alone_are_enough() -> None:
 
 def test_it_is_the_last_step_of_a_pipeline_and_is_cross_validated() -> None:
     pack, truth = demo.load(), trial()
-    X = 3 * pack.z.numpy()[::3]
-    y = np.array([pack.space.names[label] if label >= 0 else "unknown" for label in truth.label[::3].tolist()])
+    X = 3 * pack.z.numpy()[::5]
+    y = np.array([pack.space.names[label] if label >= 0 else "unknown" for label in truth.label[::5].tolist()])
     steps = Pipeline(
         [("unit", Normalizer()), ("unknown", UnknownDetector(names=pack.space.with_negatives(200), encoder=None))]
     )

@@ -69,11 +69,11 @@ def run(source: Source, plan: Plan, *, workers: int | None, device: str, as_json
     return typer.Exit(output.DONE if complete else output.SKIPPED)
 
 
-def print_comparisons(first: str, second: str, out: Path, suite: str | None, *, as_json: bool) -> None:
+def print_comparisons(first: str, second: str, out: Path, *, as_json: bool) -> None:
     """Print which differences between two detectors, or two sets of results, are real."""
     if not as_json:
         output.say("differences in percentage points, with 95 % intervals over seeds and samples")
-    for comparison in harness.compare(first, second, results=out, suite=suite):
+    for comparison in harness.compare(first, second, results=out):
         if as_json:
             output.emit(comparison.record())
         else:

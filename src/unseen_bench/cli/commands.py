@@ -112,7 +112,6 @@ def bench(
 def compare(
     first: Annotated[str, typer.Argument(help="A detector of the results, or a folder of results.")],
     second: Annotated[str, typer.Argument(help="Another detector, or another folder.")],
-    suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None,
     out: Out = Path("results"),
     as_json: options.AsJson = False,
 ) -> None:
@@ -122,7 +121,7 @@ def compare(
     """
     from unseen_bench.cli import bench as job
 
-    job.print_comparisons(first, second, out, suite, as_json=as_json)
+    job.print_comparisons(first, second, out, as_json=as_json)
 
 
 def paper(

@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -33,7 +32,6 @@ NUMBERS = DemoNumbers()
 
 PHOTOS = {"animals": 8, "vehicles": 4}  # of each kind that `--photos` writes
 OTHER_PHOTOS = 2  # of each digit and piece of clothing
-BARS = "▁▂▃▄▅▆▇█"
 METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
 
 
@@ -139,28 +137,6 @@ def _print_truth(verdicts: Verdicts, frozen: Evaluation, learning: Evaluation) -
         f"after warming up: {100 * kept['known_accepted']:.1f} % of the known accepted (aim: 95 %), "
         f"{100 * kept['unknown_rejected']:.1f} % of the unknown rejected"
     )
-    output.out.print(f"\nover time, {NUMBERS.slices} slices of the stream:")
-    shares = [float(part.double().mean()) for part in verdicts.known.chunk(NUMBERS.slices)]
-    thresholds = [float(part[-1]) for part in verdicts.threshold.chunk(NUMBERS.slices)]
-    for what, values in {
-        "called known": [100 * share for share in shares],
-        "threshold": thresholds,
-        "AUROC, frozen": _aurocs(frozen),
-        "AUROC, learning": _aurocs(learning),
-    }.items():
-        output.out.print(f"{what:<16} {sparkline(values)}  {values[0]:.1f} → {values[-1]:.1f}")
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """Values as bars of text from the lowest to the highest; one that is undefined is a blank.
-
-    >>> sparkline([1, 2, float("nan"), 8])
-    '▁▂ █'
-    """
-    real = [value for value in values if not math.isnan(value)]
-    low, high = min(real, default=0.0), max(real, default=1.0)
-    room = (high - low) or 1.0
-    return "".join(" " if math.isnan(v) else BARS[round((v - low) / room * (len(BARS) - 1))] for v in values)
 
 
 def _metric_rows(frozen: Evaluation, learning: Evaluation) -> list[tuple[str, str, str]]:
@@ -175,10 +151,6 @@ def _right_shares(verdicts: Verdicts, report: Evaluation) -> dict[str, float]:
     is_id, ready = report.trial.is_id, ~verdicts.warming
     accepted, rejected = verdicts.known[ready & is_id], ~verdicts.known[ready & ~is_id]
     return {"known_accepted": float(accepted.double().mean()), "unknown_rejected": float(rejected.double().mean())}
-
-
-def _aurocs(report: Evaluation) -> list[float]:
-    return [100 * row["auroc"] for row in over_time(report, points=NUMBERS.slices)]
 
 
 def _truth_section(frozen: Evaluation, learning: Evaluation) -> stream_page.TableSection:

@@ -67,11 +67,11 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    one: str, two: str, *, results: Path = Path("results"), suite: str | None = None, replicates: int = REPLICATES
+    one: str, two: str, *, results: Path = Path("results"), replicates: int = REPLICATES
 ) -> Iterator[Comparison]:
     """Yield `two` less `one`: two detectors of the folder `results`, or two folders, detector by detector."""
     folders = [Path(one), Path(two)] if Path(one).is_dir() and Path(two).is_dir() else [results, results]
-    suites = [suite] if suite else sorted(path.stem for path in folders[0].glob("*.jsonl"))
+    suites = sorted(path.stem for path in folders[0].glob("*.jsonl"))
     if not suites:
         raise SettingError(f"expected results in {folders[0]}, got no .jsonl file; run a suite with -o first")
     for name in suites:
