@@ -70,6 +70,7 @@ def test_a_cell_is_the_mean_over_seeds_and_an_average_that_of_sets_seed_by_seed(
     assert line.cells["near"].auroc == pytest.approx(sum(near) / 2)
     assert line.cells["average"].auroc == pytest.approx(sum(100 * row["auroc"] for row in mine) / 4)
     assert line.seeds == 2
+    assert line.accuracy == pytest.approx(sum(100 * row["accuracy"] for row in mine) / 4)
     assert tables.tables(rows, suite)[0].lines[0].cells["near"].auroc_deviation is None  # one run: nothing deviates
 
 
@@ -91,7 +92,7 @@ def test_printed_figures_of_the_paper_are_on_their_own_line(ran):
     assert printed.cells["near"] == MetricCell(90.0, 12.5)
     grid = tables.tables(rows, suite)[0].grid()
     text = grid.markdown()
-    assert "| *mcm, as printed* | 90.00 | 12.50 | — | — | 91.00 | — | — | — | — |" in text
+    assert "| *mcm, as printed* | 90.00 | 12.50 | — | — | 91.00 | — | — | — | — | — |" in text
     assert r"mcm, as printed & 90.00 & 12.50" in grid.latex()
 
 
@@ -111,7 +112,7 @@ def test_every_line_of_a_table_has_the_same_number_of_columns(ran):
         lines = [line for line in table.grid().markdown().splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) == 1
         body = [line for line in table.grid().latex().splitlines() if line.endswith(r"\\")][1:]
-        assert {line.count("&") for line in body} == {2 * len(table.columns) + 3}
+        assert {line.count("&") for line in body} == {2 * len(table.columns) + 4}
 
 
 def test_the_page_is_self_contained_and_keeps_kinds_apart(ran, tmp_path):

@@ -195,11 +195,12 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
     for table in tables.tables(rows, suite):
         grid = Grid(title=table.title, **NARROW)
         grid.add_column("method", no_wrap=True)
-        for name in (*table.columns, "µs", "state"):
+        for name in (*table.columns, "right name", "µs", "state"):
             grid.add_column(name, overflow="fold", justify="right")
         for line in table.lines:
             cells = (tables.brief(line, name, deviation=name in table.groups) for name in table.columns)
             name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
-            grid.add_row(name, *cells, f"{line.microseconds:,.0f}", tables.size(line.state_bytes))
+            costs = (tables.number_text(line.accuracy), tables.time(line), tables.size(line.state_bytes))
+            grid.add_row(name, *cells, *costs)
         output.out.print(grid)
         output.out.print(table.reduced_note, style="dim")

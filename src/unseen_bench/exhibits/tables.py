@@ -50,6 +50,7 @@ class MethodLine:
     method: str
     cells: Mapping[str, MetricCell]
     seeds: int = 1
+    accuracy: float = math.nan  # percent of the known images that get their own name
     microseconds: float = math.nan
     state_bytes: int | None = None
     printed: bool = False
@@ -106,6 +107,7 @@ class Table:
             [
                 f"{line.method}{PRINTED}" if line.printed else line.method,
                 *(text for name in self.columns for text in texts(line.cells.get(name), "{} ({})", line.digits)),
+                number_text(line.accuracy),
                 *("—" if line.printed else str(line.seeds), time(line), size(line.state_bytes)),
             ]
             for line in self.lines
@@ -113,7 +115,7 @@ class Table:
         notes = [self.text_note, self.reduced_note]
         if set(unclean) & set(self.sets):
             notes.append("* known to contain images of known classes.")
-        costs = ("seeds", "µs", "state")
+        costs = ("right name", "seeds", "µs", "state")
         own = {"kind": self.kind, "notes": [note for note in notes if note]}
         return Grid.of_sets(self.title, "method", marked, lines, *costs, **own)
 
@@ -187,7 +189,8 @@ def _line(method: str, rows: Sequence[Row], table: Table) -> MethodLine:
             cells[group] = MetricCell.of(_averages([by_set[name] for name in sets]))
     spent = sum(row["seconds"] for row in rows) / sum(row["samples"] for row in rows)
     seeds, state_bytes = max(map(len, by_set.values())), max(row["state_bytes"] for row in rows)
-    return MethodLine(method, cells, seeds, 1e6 * spent, state_bytes, text=rows[0].get("text", ""))
+    accuracy = mean_of(100 * defined(row["accuracy"]) for row in rows)
+    return MethodLine(method, cells, seeds, accuracy, 1e6 * spent, state_bytes, text=rows[0].get("text", ""))
 
 
 def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[float, float]]:
