@@ -60,6 +60,7 @@ class Exhibit:
 
     def runs(self, suite: Suite, seeds: int) -> list[Run]:
         """Its runs of a suite; a detector of patches or views is left out where there are none."""
+        seeds = min(seeds, suite.table.get("seeds", seeds))
         methods = [name for name in methods_of(self.methods) if suite.has_parts(Method.parse(name).kind.parts)]
         fixed = [name for name in methods if name in FITTED]  # once: no order can change them
         moving = [name for name in methods if name not in FITTED]
