@@ -22,7 +22,7 @@ from unseen import LabelSpace
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Limits, Settings
 from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.folder import StreamConfig
 from unseen_bench.run import Row, markdown_table
 from unseen_bench.run.command import Arguments
 from unseen_bench.run.synthetic import label_space, stream
@@ -60,7 +60,7 @@ def _settings(folder: Path, compute: int) -> Settings:
         folder / "data",
         encoder=None,
         compute=compute,
-        limits=Limits(streams=10_000, memory_each=1 << 40, memory=1 << 40, disk_each=1 << 50),
+        limits=Limits(streams=10_000, memory_each=1 << 40, memory=1 << 40),
     )
 
 

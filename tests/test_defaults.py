@@ -25,7 +25,7 @@ from unseen.images.sources import ORDERS
 from unseen.labels import PROMPTS, negatives
 from unseen.serve.http.schema import StreamBody
 from unseen.serve.settings import Limits
-from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.folder import StreamConfig
 from unseen.serve.work import encoding
 from unseen.session import SessionSpec
 from unseen.threshold import Adaptive, Calibrated, calibration

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from unseen.cli import app
-from unseen.serve.run import STOP_SECONDS
+from unseen.serve.settings import Durability
 
 REPO = Path(__file__).parents[1]
 UNIT = (REPO / "deploy" / "unseen.service").read_text()
@@ -38,7 +38,7 @@ def test_the_unit_starts_a_command_that_exists_and_leaves_it_time_to_stop():
     assert exit_status(words) == 0
     assert exit_status([*words, "--no-such-option"]) != 0
     assert "--behind-proxy" in words
-    assert float(unit_value("TimeoutStopSec")) > STOP_SECONDS
+    assert float(unit_value("TimeoutStopSec")) > Durability.end_seconds
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")

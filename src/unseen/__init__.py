@@ -15,6 +15,7 @@ Session          one stream in progress: observe, score, calibrate, rejudge, sav
 SessionSpec      the description that a session is built from
 Verdict          what is decided about an image
 Verdicts         a table of those: JSON, CSV, Arrow, pandas
+Client           a service from afar: observe and score as a session does
 pipeline         names in, a function of images out: the habit of transformers
 detectors        the methods by name: detectors.make("online", space)
 threshold        the rules that turn margins into verdicts
@@ -37,6 +38,7 @@ if TYPE_CHECKING:  # `as` says that these are offered; `__all__` would make `hel
     from unseen.encoders import load_encoder as load_encoder
     from unseen.images import read_images as read_images
     from unseen.labels import LabelSpace as LabelSpace
+    from unseen.serve.client import Client as Client
     from unseen.session import Session as Session
     from unseen.session import SessionSpec as SessionSpec
     from unseen.verdicts import Verdict as Verdict
@@ -49,6 +51,7 @@ _HOMES = {
     "LabelSpace": "labels",
     "Session": "session",
     "SessionSpec": "session",
+    "Client": "serve.client",
     "Verdict": "verdicts",
     "Verdicts": "verdicts",
     "pipeline": "zero_shot",

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from unseen.serve.http.app import create_app
 from unseen.serve.http.service import Service
 from unseen.serve.run import listening_socket, run
 from unseen.serve.settings import Durability, Limits, Settings
-from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.folder import StreamConfig
 
 # a fork server finds what to import by this alone; without it every service would import torch again
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -52,7 +53,7 @@ def child(pipe: Connection, settings: Settings, room: int | None, port: int = 0,
     torch.set_num_threads(1)
     if stuck:
         setattr(serve_run, "Service", StuckService)  # noqa: B010
-        serve_run.STOP_SECONDS = 1.0
+        settings = replace(settings, durability=Durability(end_seconds=1))
     if room is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

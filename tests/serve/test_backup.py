@@ -17,8 +17,7 @@ from unseen.errors import DataError, StateError
 from unseen.serve import backup as copies
 from unseen.serve.client import Client
 from unseen.serve.settings import Settings
-from unseen.serve.stream.config import StreamConfig
-from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.folder import DataFolder, StreamConfig
 from unseen.serve.stream.store import StreamStore
 
 LABELS = space(dtype=torch.float32)

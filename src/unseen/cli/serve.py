@@ -61,9 +61,8 @@ def serve(
             raise
         raise MissingExtra(error.name or "fastapi", "serve") from error
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    limits, durability, others = read_settings(
-        settings or (), asdict(Limits()), asdict(Durability()), {"threads": Settings(data).compute}
-    )
+    tables = asdict(Limits()), asdict(Durability()), {"threads": 1}
+    limits, durability, others = read_settings(settings or (), *tables)
     chosen = Settings(
         data,
         host,
@@ -131,21 +130,20 @@ def keys(
     kept = ApiKeys(data)
     if action in ("revoke", "rotate") and not key:
         raise SettingError(f"expected the id of a key to {action}, got none; see: unseen keys list")
-    if action == "add":
+    if action == "list":
+        _print_keys(kept, data, as_json=as_json)
+    elif action == "add":
         made = kept.add(owner, scope, _ends(expires))
-        _note(data, action, made.split("_")[1])
         _print_key(made, {"owner": owner, "scope": scope}, as_json=as_json)
+        key = made.split("_")[1]
     elif action == "rotate":
-        made = kept.rotate(key, _seconds(grace), _ends(expires))
-        _note(data, action, key)
-        _print_key(made, {"rotated": key}, as_json=as_json)
-    elif action == "revoke":
+        _print_key(kept.rotate(key, _seconds(grace), _ends(expires)), {"rotated": key}, as_json=as_json)
+    else:
         kept.revoke(key)
-        _note(data, action, key)
         if as_json:
             output.emit({"revoked": key})
-    else:
-        _print_keys(kept, data, as_json=as_json)
+    if action != "list":
+        _note(data, action, key)
 
 
 def _print_key(key: str, about: Mapping[str, str], *, as_json: bool) -> None:

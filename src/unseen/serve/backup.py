@@ -11,16 +11,14 @@ from contextlib import closing
 from pathlib import Path
 
 from unseen.errors import DataError, StateError
-from unseen.progress import Progress, no_progress
 from unseen.serve.http.auth import MARKER, OLD, TABLE
-from unseen.serve.stream.config import STREAM_ID
-from unseen.serve.stream.folder import exclusive_lock
-from unseen.serve.stream.journal import EDIT, RESTORE, TIP, Tip
-from unseen.serve.stream.snapshots import RESTORED, SnapshotFolder
+from unseen.serve.stream.folder import STREAM_ID, exclusive_lock
+from unseen.serve.stream.journal import TIP, Tip
+from unseen.serve.stream.states import SnapshotFolder
 from unseen.storage.files import sync_folder
 
 
-def backup(data: Path, target: Path, progress: Progress = no_progress) -> int:
+def backup(data: Path, target: Path) -> int:
     """Copy a data folder, in use or not, to a new folder, and return how many streams it has."""
     if not (data / "streams").is_dir():
         raise DataError(f"expected the folder of a service, got {data}; pass its --data")
@@ -30,10 +28,7 @@ def backup(data: Path, target: Path, progress: Progress = no_progress) -> int:
     shutil.rmtree(half, ignore_errors=True)
     (half / "streams").mkdir(parents=True, mode=0o700)
     half.chmod(0o700)
-    folders, copied = stream_folders(data), 0
-    for number, folder in enumerate(folders):
-        progress(number, len(folders))
-        copied += copy_stream(folder, half / "streams" / folder.name)
+    copied = sum(copy_stream(folder, half / "streams" / folder.name) for folder in stream_folders(data))
     for name in (OLD, MARKER):
         if (data / name).exists():
             shutil.copy2(data / name, half / name)
@@ -121,5 +116,5 @@ def _is_whole(target: Path) -> bool:
     with closing(sqlite3.connect(target / "journal.db")) as copy:
         first, last = copy.execute("SELECT ifnull(min(id), 1), ifnull(max(id), 0) FROM entries").fetchone()
         wanted = "SELECT id FROM entries WHERE kind IN (?, ?) AND id > ?"
-        needed = {entry for (entry,) in copy.execute(wanted, (RESTORE, EDIT, newest))}
-    return first <= max(1, newest) <= max(1, last) and needed <= {saved.entry for saved in snapshots.all(RESTORED)}
+        needed = {entry for (entry,) in copy.execute(wanted, ("restore", "edit", newest))}
+    return first <= max(1, newest) <= max(1, last) and needed <= {saved.entry for saved in snapshots.all("restored")}

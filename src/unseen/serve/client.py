@@ -6,16 +6,13 @@ import base64
 import random
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
-from json import dumps, loads
+from json import dumps
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
-
 from unseen.errors import MissingExtra, ServiceError
-from unseen.features import load_features
 from unseen.features.inputs import vectors
 from unseen.images import Batch, Skipped
 from unseen.images.decode import read_file
@@ -29,20 +26,20 @@ except ModuleNotFoundError as error:
     raise MissingExtra("httpx", "serve") from error
 
 RAW = {"content-type": "application/octet-stream"}
-RETRIED = (429, 502, 503, 504, 507)
-WAIT = 10  # seconds that one look at a job may take
 
 Record = dict[str, Any]
 
 
 class Client:
-    """A service at `url`.
+    """A service at `url`, and the stream in it that has an id, or is the only one.
 
-    with Client("http://127.0.0.1:8000") as service:
-        stream = service.create(names=["cat", "dog"])
-        for verdict in stream.observe(["a.jpg", "b.jpg"]):     # or features, as Session.observe takes them
+    with Client("http://127.0.0.1:8000") as client:
+        client.create(names=["cat", "dog"])
+        for verdict in client.observe(["a.jpg", "b.jpg"]):     # or features, as Session.observe takes them
             print(verdict["verdict"], verdict["name"], verdict["p_known"])
     """
+
+    retried = (429, 502, 503, 504, 507)
 
     def __init__(self, url: str, key: str | None = None, *, retries: int = 5, timeout: float = 30) -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -53,47 +50,52 @@ class Client:
         self,
         file: str | Path | None = None,
         *,
-        examples: str | Path | None = None,
         key: str | None = None,
         progress: Progress = no_progress,
         **wanted: Any,
     ) -> Remote:
         """Create a stream from `names=[...]`, or from a label space file, with the options of POST /v1/streams.
 
-        `examples` is what `unseen encode` wrote for a folder per class, or a file of labelled features. Waits until the
-        stream is there, however long that takes; with the same `key` a stream is created once.
+        Waits until the stream is there, however long that takes; with the same `key` a stream is created once.
         """
-        files = {"space": Path(file).read_bytes()} if file else {}
-        files |= {"examples": example_file(Path(examples))} if examples else {}
-        body: dict[str, Any] = {"files": files, "data": {"stream": dumps(wanted)}} if files else {"json": wanted}
+        body: dict[str, Any] = {"json": wanted}
+        if file:
+            body = {"files": {"space": Path(file).read_bytes()}, "data": {"stream": dumps(wanted)}}
         headers = {"idempotency-key": key or uuid.uuid4().hex}
         answer = self.ask("POST", "/v1/streams", again=True, headers=headers, **body)
         made = answer.json()
         return Remote(self, made["id"] if answer.status_code != 202 else self._stream_of(made, progress))
 
-    def _stream_of(self, job: dict[str, Any], progress: Progress) -> str:
+    def _stream_of(self, job: Record, progress: Progress) -> str:
         """The id of the stream that a job creates, when it is there."""
         while job["status"] == "running":
             progress(job["done"], job["total"])
-            job = self.call("GET", f"/v1/jobs/{job['job']}", params={"wait": WAIT})
+            job = self.call("GET", f"/v1/jobs/{job['job']}", params={"wait": 10})
         if job["status"] != "done":
-            raise ServiceError(
-                409, job["error"]["message"] if job["error"] else "expected a stream, got none: cancelled"
-            )
+            why = job["error"]["message"] if job["error"] else "expected a stream, got none: cancelled"
+            raise ServiceError(409, why)
         return str(job["stream"])
 
-    def stream(self, key: str) -> Remote:
-        """The stream with an id."""
+    def stream(self, key: str | None = None) -> Remote:
+        """The stream with an id, by default the only one there is."""
+        if key is None:
+            found = [one["id"] for one in self.streams()]
+            if len(found) != 1:
+                raise ServiceError(422, f"expected one stream, got {len(found)}; pass stream(ID) or create one")
+            key = found[0]
         return Remote(self, key)
 
-    def streams(self) -> list[dict[str, Any]]:
-        """What there is, page by page."""
-        found: list[dict[str, Any]] = []
-        after: str | None = ""
-        while after is not None:
-            page = self.call("GET", "/v1/streams", params={"after": after} if after else {})
-            found, after = [*found, *page["streams"]], page.get("next")
-        return found
+    def observe(self, samples: Any, *, keys: Sequence[str] | None = None, key: str | None = None) -> list[Record]:
+        """`Remote.observe` of the only stream there is."""
+        return self.stream().observe(samples, keys=keys, key=key)
+
+    def score(self, samples: Any, *, keys: Sequence[str] | None = None) -> list[Record]:
+        """`Remote.score` of the only stream there is."""
+        return self.stream().score(samples, keys=keys)
+
+    def streams(self) -> list[Record]:
+        """What there is."""
+        return list(self.call("GET", "/v1/streams")["streams"])
 
     def call(self, method: str, path: str, **content: Any) -> Any:
         """The JSON answer to a request; raise the service's error. What only reads is tried again."""
@@ -111,7 +113,7 @@ class Client:
             else:
                 if response.is_success:
                     return response
-                if last or response.status_code not in RETRIED:
+                if last or response.status_code not in self.retried:
                     raise _error(response)
             time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))
         raise AssertionError("unreachable")
@@ -150,21 +152,21 @@ class Remote:
         return self._verdicts("score", samples, keys, {})
 
     def _verdicts(self, verb: str, samples: Any, keys: Sequence[str] | None, headers: dict[str, str]) -> list[Record]:
-        if (z := vectors(samples)) is not None:
-            named = {"keys": list(keys)} if keys else {}
-            body: dict[str, Any] = {"content": z.numpy().astype("<f4").tobytes(), "headers": {**RAW, **headers}}
-            if named:
-                text = base64.b64encode(body["content"]).decode()
-                body = {"json": {"features": text, **named}, "headers": headers}
+        body: dict[str, Any]
+        if (z := vectors(samples)) is None:
+            body = {"files": image_files(samples, keys)}
+        elif keys:
+            text = base64.b64encode(z.numpy().astype("<f4").tobytes()).decode()
+            body = {"json": {"features": text, "keys": list(keys)}}
         else:
-            body = {"files": image_files(samples, keys), "headers": headers}
-        answer = self.client.ask("POST", f"{self._path}/{verb}", again=True, **body).json()
+            body, headers = {"content": z.numpy().astype("<f4").tobytes()}, {**RAW, **headers}
+        answer = self.client.ask("POST", f"{self._path}/{verb}", again=True, headers=headers, **body).json()
         rows = list(answer["verdicts"])
         for one in answer.get("skipped", ()):  # in order, so that each comes to its place
             rows.insert(one["index"], {"key": one["key"], "skipped": one["reason"]})
         return rows
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> Record:
         """Counts, threshold, drift and snapshots."""
         return dict(self.client.call("GET", self._path))
 
@@ -186,13 +188,9 @@ class Remote:
         """The snapshots there are, oldest first."""
         return list(self.info()["snapshots"])
 
-    def restore(self, snapshot: int | str | Path) -> None:
-        """Go back to a snapshot, to the beginning (0), or to a state file."""
-        path = f"{self._path}/restore"
-        if isinstance(snapshot, int):
-            self.client.call("POST", path, json={"snapshot": snapshot})
-        else:
-            self.client.call("POST", path, content=Path(snapshot).read_bytes(), headers=RAW)
+    def restore(self, snapshot: int) -> None:
+        """Go back to a snapshot, or to the beginning (0)."""
+        self.client.call("POST", f"{self._path}/restore", json={"snapshot": snapshot})
 
     def reset(self) -> None:
         """Forget everything learned."""
@@ -251,51 +249,7 @@ class Remote:
         return list(self.client.call("GET", f"{self._path}/review")["samples"])
 
     def _edit(self, verb: str, **body: Any) -> Record:
-        sent = {name: value for name, value in body.items() if value is not None}
-        return dict(self.client.call("POST", f"{self._path}/edits", json={"verb": verb, **sent}))
-
-    def events(self, *, after: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the verdicts of every observed sample, from now on or `after` the one with that number.
-
-        A broken connection is made again and goes on where it ended. Verdicts that the service no longer keeps are
-        yielded as `{"missed": {"first": ..., "last": ...}, "verdicts": []}`. It ends when the service ends it.
-        """
-        failed = 0
-        while failed <= self.client.retries:
-            headers = {} if after is None else {"last-event-id": str(after)}
-            try:
-                with self.client.http.stream("GET", f"{self._path}/events", timeout=None, headers=headers) as answer:
-                    if not answer.is_success:
-                        answer.read()
-                        raise _error(answer)
-                    for kind, data in _events(answer.iter_lines()):
-                        failed = 0
-                        yield data if kind == "verdicts" else {"missed": data, "verdicts": []}
-                        after = data["verdicts"][-1]["seq"] if kind == "verdicts" else data["last"]
-                return
-            except httpx.TransportError:
-                failed += 1
-                time.sleep(0.1 * 2**failed)
-
-
-def example_file(path: Path) -> bytes:
-    """Labelled features as the bytes of one file; a folder of `unseen encode` is joined."""
-    if not path.is_dir():
-        return path.read_bytes()
-    found = load_features(path).labelled
-    meta = {"classes": dumps(found.classes), "keys": dumps(found.keys), "fingerprint": found.encoder}
-    return save({"features": found.z, "labels": found.true_labels}, metadata=meta)
-
-
-def _events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield kind and content of server-sent events."""
-    kind = ""
-    for line in lines:
-        name, _, value = line.partition(": ")
-        if name == "event":
-            kind = value
-        elif name == "data":
-            yield kind, loads(value)
+        return dict(self.client.call("POST", f"{self._path}/edits", json={"verb": verb, **body}))
 
 
 def image_files(samples: Any, keys: Sequence[str] | None) -> list[tuple[str, tuple[str, bytes]]]:
@@ -318,13 +272,9 @@ def _file(image: Any) -> bytes:
 
 
 def _error(response: httpx.Response) -> ServiceError:
-    return _refusal(response.status_code, response.content)
-
-
-def _refusal(status: int, body: bytes | bytearray | None) -> ServiceError:
     """The service's error in the words of its answer."""
     try:
-        content = loads(body or b"")
-        return ServiceError(status, str(content["message"]), str(content.get("code", "")))
+        content = response.json()
+        return ServiceError(response.status_code, str(content["message"]), str(content.get("code", "")))
     except (ValueError, KeyError, TypeError):
-        return ServiceError(status, (body or b"").decode(errors="replace")[:200])
+        return ServiceError(response.status_code, response.text[:200])

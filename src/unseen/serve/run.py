@@ -7,34 +7,25 @@ import resource
 import socket
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
 
 from unseen.errors import SettingError
-from unseen.serve import demo as demonstration
 from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import refuse_open_address
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Limits, Settings
-
-BACKLOG = 1024  # connections that the system keeps until they are taken
-STOP_SECONDS = 9.0  # from a signal to the end of the process, at most
-SWITCH_INTERVAL = 0.0005  # seconds
 
 
 def run(settings: Settings, *, port: int, demo: bool, announce: Callable[[str], object]) -> None:
     """Bind, say where, and serve; refuse an address that others can reach without nginx in front."""
     refuse_open_address(settings)
     raise_file_limit()
-    # how long a thread back from torch or SQLite waits for one that runs Python, dozens of times a block; usually 5 ms
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    sys.setswitchinterval(0.0005)  # a thread is back from torch or SQLite dozens of times a block
     service = Service(settings)
-    app = create_app(service)
-    if demo:
-        demonstration.attach(app)
+    app = create_app(service, demo=demo)
     hush_libraries()
     listener = listening_socket(settings.host, port, settings.limits)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -70,8 +61,8 @@ class Server(uvicorn.Server):
         self.service = service
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop, at the latest after STOP_SECONDS: what was acknowledged is on disk, the rest need not be waited for."""
-        timer = threading.Timer(STOP_SECONDS, os._exit, [0])
+        """Stop, at the latest after some seconds: what was acknowledged is on disk, the rest need not be waited for."""
+        timer = threading.Timer(self.service.settings.durability.end_seconds, os._exit, [0])
         timer.daemon = True
         timer.start()
         super().handle_exit(sig, frame)
@@ -85,8 +76,6 @@ class Server(uvicorn.Server):
 def hush_libraries() -> None:
     """Keep libraries from writing a line for every bad request: strangers would fill the log."""
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # what is wrong with an image is in the answer
-    warnings.filterwarnings("ignore", module=r"PIL\.")  # each of another text would stay in memory too
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
@@ -106,7 +95,7 @@ def listening_socket(host: str, port: int, limits: Limits | None = None) -> sock
             seconds = (limits or Limits()).write_seconds
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
         listener.bind(address)
-        listener.listen(BACKLOG)
+        listener.listen(1024)
     except OSError as error:
         raise SettingError(f"expected a free address, got {host}:{port} ({error}); choose another --port") from error
     return listener

@@ -33,7 +33,6 @@ class Limits:
     name: int = 256  # characters of one of them
     memory: int = 8 << 30  # bytes of the states of all streams
     memory_each: int = 2 << 30  # of one owner's
-    disk_each: int = 50 << 30  # bytes of one owner's streams on disk, with what they may come to
     jobs: int = 4  # of one owner that run at once
     downloads: int = 8  # of one owner that are being sent
     listeners: int = 32  # event streams open on one stream
@@ -49,33 +48,17 @@ class Durability:
     receipts: int = 100_000  # idempotency keys remembered
     kept: int = 20  # snapshots taken by hand; the oldest makes room
     stop_seconds: float = 4  # after which a stop takes no more snapshots
+    end_seconds: float = 9  # after which a stop ends the process, whatever runs
 
 
 @dataclass(frozen=True)
 class Inside:
-    """Numbers that nobody needs to set."""
+    """Numbers that nobody needs to set, and that several places must agree on."""
 
-    disk_threads: int = 32  # that wait for a disk; as many as there are writers
-    receipt: int = 128  # bytes that an idempotency key takes in a journal
-    verdict: int = 39  # bytes of a verdict in the journals of 0.2
-    answers: int = 1024  # to idempotency keys that are kept in memory, of one stream
-    answered: int = 8192  # samples in them
     autos: int = 2  # automatic snapshots on disk: the older one serves when the newer one is damaged
-    snapshots: int = 8  # at most a second, of the streams that would take longest to replay
-    undoable: int = 8  # edits of names whose states of before are kept
-    damaged: int = 4  # snapshots set aside; the oldest make room
-    counted: int = 1 << 53  # samples that a count in an uploaded state may be of
-    tried: int = 512  # samples after which everything that a state holds has been used
     unknown: int = 2048  # unknown samples whose vectors a stream keeps: a service has many streams
-    features: int = 128 << 10  # bytes of features that are checked on the loop
-    parsed: int = 32 << 10  # bytes of JSON that are parsed on the loop
     images: int = 8  # of one owner that are decoded or wait for it
-    encoded: int = 32  # images at once, of all owners
     key: int = 1024  # characters of what a caller calls an image
-    fields: int = 16  # texts in a form
-    field: int = 1 << 20  # bytes of one
-    chunk: int = 64 << 10  # bytes that are sent, or given to a route, at once; others are served between two
-    fresh: int = 4  # sessions before their first sample that equal streams start from
 
 
 @dataclass(frozen=True)
@@ -84,15 +67,6 @@ class Page:
 
     recent: int = 2048  # verdicts
     settled: int = 1000  # samples after which a detector has learned most
-    drifted: float = 1.95  # Kolmogorov-Smirnov: a difference this large has a chance of 1 in 1000 without drift
-    reference: int = 1000  # samples from which the usual unknown rate is learned, once the threshold is reliable
-    latest: int = 60  # verdicts a page shows when it is opened
-    event: int = 256  # verdicts in one event
-    exemplars: int = 9  # samples of a group that are named as having a thumbnail
-    pictures: int = 256  # thumbnails of the latest samples
-    unknown_pictures: int = 512  # of the latest unknown samples, for groups
-    picture: int = 4096  # bytes of a thumbnail; where they take more on average, fewer are kept
-    keys: int = 1 << 18  # characters of what callers call the recent samples
 
 
 INSIDE, PAGE = Inside(), Page()

@@ -20,7 +20,7 @@ from unseen.labels import Examples, with_examples
 from unseen.serve.client import Client
 from unseen.serve.http.bodies import FORM, RAW
 from unseen.serve.settings import Limits
-from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.folder import StreamConfig
 from unseen.storage.files import save_tensors
 from unseen.verdicts import FIELDS
 
@@ -181,8 +181,8 @@ def test_a_snapshot_is_restored_to_the_bit_and_reset_forgets(remote, tmp_path):
     assert remote.observe(Z[90:91])[0]["seq"] == 90  # numbers go on: nothing is answered under an old one
     remote.reset()
     assert remote.info()["counts"]["seen"] == 0
-    remote.restore(tmp_path / "here")
-    assert same(downloaded(remote, LABELS, tmp_path / "uploaded"), here)
+    with pytest.raises(ServiceError, match="expected a snapshot of this stream"):
+        remote.restore(number + 1)
 
 
 @pytest.mark.parametrize(
@@ -199,27 +199,21 @@ def test_a_snapshot_is_restored_to_the_bit_and_reset_forgets(remote, tmp_path):
     ],
     ids=lambda header: header[:80],
 )
-def test_files_whose_checksum_is_right_and_whose_content_is_not_are_refused(server, remote, tmp_path, header):
+def test_a_label_space_whose_checksum_is_right_and_whose_content_is_not_is_refused(server, tmp_path, header):
     anchors = {"id_anchors": torch.eye(3)[:2].contiguous(), "ood_anchors": torch.eye(3)[2:].contiguous()}
     save_tensors(tmp_path / "space", anchors, kind="label-space", header=header)
-    save_tensors(tmp_path / "state", {"tally.seen": torch.zeros(())}, kind="state", header=header)
-    for call in (lambda: server.client.create(tmp_path / "space"), lambda: remote.restore(tmp_path / "state")):
-        with pytest.raises(ServiceError, match="expected") as caught:
-            call()
-        assert caught.value.status == 422
+    with pytest.raises(ServiceError, match="expected") as caught:
+        server.client.create(tmp_path / "space")
+    assert caught.value.status == 422
 
 
-def test_a_foreign_or_damaged_state_is_refused(remote, tmp_path):
-    Session(Online(space(3, dtype=torch.float32))).save(tmp_path / "other")
-    for name, data in (("other", None), ("torn", b"\x10"), ("junk", b"{}" * 40)):
-        path = tmp_path / name
-        if data is not None:
-            path.write_bytes(data)
-        with pytest.raises(ServiceError, match="expected") as caught:
-            remote.restore(path)
-        assert caught.value.status == 422
-        assert str(tmp_path) not in str(caught.value)
-    assert remote.info()["seq"] == 0
+@pytest.mark.parametrize("junk", [b"\x10", b"{}" * 40, b""])
+def test_a_file_that_is_no_label_space_is_refused(server, tmp_path, junk):
+    (tmp_path / "junk").write_bytes(junk)
+    with pytest.raises(ServiceError, match="expected") as caught:
+        server.client.create(tmp_path / "junk")
+    assert caught.value.status == 422
+    assert str(tmp_path) not in str(caught.value)
 
 
 def test_events_carry_the_verdicts_of_observe(server, remote):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from helpers.service import Server
-from unseen import Session, checkpoint, demo
-from unseen.discover import edits, explain, group, promote
-from unseen.serve.http.bodies import RAW
+from unseen import Session, demo
+from unseen.discover import explain, group
 
 PACK = demo.load()
 PACK = PACK.shuffled(0)[:400]
@@ -72,19 +71,3 @@ def test_a_stream_without_unknown_samples_says_so(server, remote, tmp_path):
     refused = get(server, empty, "groups")
     assert refused.status_code in (409, 422)
     assert "expected unknown images, got none among 0" in refused.json()["message"]
-
-
-def test_a_promoted_state_goes_on_in_a_stream_of_its_new_label_space(server, remote, tmp_path):
-    path = tmp_path / "state.safetensors"
-    seen = remote.state(path) - 10  # those before the reset are forgotten
-    PACK.space.save(checkpoint.space_path(path))
-    key = Session.load(path, PACK.space).reservoir.images.names()[0]
-    words = demo.vocabulary()
-    edits.apply(path, lambda one: promote(one, key, "ship", words.vectors[words.words.index("ship")]))
-    other = server.client.create(checkpoint.space_path(path))
-    answer = server.client.http.post(
-        f"/v1/streams/{other.id}/restore", content=path.read_bytes(), headers={"content-type": RAW}
-    )
-    assert answer.status_code == 200, answer.text
-    assert other.info()["counts"]["seen"] == seen
-    assert len(other.observe(PACK.z[:5])) == 5

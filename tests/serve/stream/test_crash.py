@@ -15,7 +15,7 @@ from helpers.service import Server, blocks, different, downloaded, flat, referen
 from helpers.streams import space, stream
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
-from unseen.serve.stream.config import StreamConfig
+from unseen.serve.stream.folder import StreamConfig
 
 LABELS = space(dtype=torch.float32)
 CONFIG = StreamConfig("", "", "*", "online")

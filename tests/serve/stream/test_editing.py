@@ -14,10 +14,8 @@ from unseen.errors import ServiceError
 from unseen.serve.backup import copy_stream
 from unseen.serve.settings import Durability, Limits
 from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import StreamConfig
-from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.folder import DataFolder, StreamConfig
 from unseen.serve.stream.kept import edit_stream, stream_groups, undone
-from unseen.serve.stream.snapshots import BEFORE
 from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
@@ -49,7 +47,7 @@ def test_many_edits_leave_few_files_and_the_latest_can_be_undone(live):
     first = live.labels.names[0]
     for turn in range(12):
         edit_stream(live, called(live.labels.names[0], f"renamed {turn}"), LIMITS)
-    assert len(live.snapshots.all(BEFORE)) == 8
+    assert len(live.snapshots.all("before")) == 8
     assert len(list((live.folder / "spaces").glob("*.safetensors"))) <= 11
     assert len(list((live.folder / "snapshots").glob("*"))) <= 14
     for _ in range(8):
@@ -95,13 +93,6 @@ def test_names_beyond_the_limit_are_refused(live):
     assert live.labels.names == LABELS.names
 
 
-class NoWords:
-    """Groups are named by negatives."""
-
-    def of(self, labels: object) -> None:
-        return None
-
-
 def test_numbers_of_groups_that_an_edit_overtook_are_not_kept(live, monkeypatch):
     def overtaken(session, words):
         found = group(session, words)
@@ -109,10 +100,10 @@ def test_numbers_of_groups_that_an_edit_overtook_are_not_kept(live, monkeypatch)
         return found
 
     monkeypatch.setattr("unseen.serve.stream.kept.group", overtaken)
-    assert stream_groups(live, NoWords())["edit"] == 0
+    assert stream_groups(live)["edit"] == 0
     assert not live.readers.reservoir.images.group.any()
     monkeypatch.undo()
-    found = stream_groups(live, NoWords())
+    found = stream_groups(live)
     assert found["edit"] == 1
     assert found["groups"]
     assert live.readers.reservoir.images.group.any()

@@ -11,8 +11,7 @@ import torch
 from helpers.streams import space
 from unseen.errors import StateError
 from unseen.serve.settings import Settings
-from unseen.serve.stream.config import StreamConfig
-from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.folder import DataFolder, StreamConfig
 from unseen.serve.stream.store import StreamStore
 
 LABELS = space(dtype=torch.float32)

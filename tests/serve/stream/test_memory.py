@@ -12,12 +12,10 @@ from helpers.service import Server
 from helpers.streams import space, stream
 from unseen import detectors
 from unseen.errors import ServiceError
-from unseen.serve.settings import Durability, Limits, Settings
+from unseen.serve.settings import Limits, Settings
 from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import StreamConfig
-from unseen.serve.stream.disk import expected_bytes, session_bytes, state_bytes
-from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.snapshots import RESTORED
+from unseen.serve.stream.disk import session_bytes, state_bytes
+from unseen.serve.stream.folder import DataFolder, StreamConfig
 from unseen.serve.stream.store import StreamStore
 
 WHOLE = [name for name in ALL if not detectors.find(name).parts]
@@ -72,11 +70,11 @@ def test_a_label_space_of_too_many_names_is_refused_however_it_comes(tmp_path):
 def test_restores_leave_few_files(tmp_path):
     streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path))
     opened = streams.create(LABELS, StreamConfig("", "", "a", "online")).opened
-    opened.export(tmp_path / "state")
+    number = opened.snapshot().entry
     for _ in range(12):
         opened.observe([sample_batch(LABELS, Z[:2])])
-        opened.restore(tmp_path / "state")
-    assert len(opened.snapshots.all(RESTORED)) <= 4
+        opened.restore(number)
+    assert len(opened.snapshots.all("restored")) <= 4
     streams.close()
     streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path))
     streams.open_all()
@@ -93,22 +91,3 @@ def test_a_deleted_stream_leaves_the_metrics_and_its_answer_states_its_memory(tm
         assert remote.id in server.client.http.get("/metrics").text
         remote.delete()
         assert remote.id not in server.client.http.get("/metrics").text
-
-
-def test_an_owner_has_a_share_of_the_disk_that_streams_and_snapshots_count_against(tmp_path):
-    durability, labels = Durability(every=2000, receipts=0), space(dtype=torch.float32)
-    expected = expected_bytes(labels, state_bytes(StreamConfig("", "", "a", "online"), labels), durability)
-    settings = Settings(tmp_path, limits=Limits(disk_each=int(2.5 * expected)), durability=durability)
-    streams = StreamStore(DataFolder(tmp_path), settings)
-    streams.open_all()
-    entry = streams.create(labels, StreamConfig("", "", "a", "online"))
-    assert streams.expected_disk(entry.opened) == pytest.approx(expected, rel=0.05)
-    streams.create(labels, StreamConfig("", "", "a", "online"))
-    with pytest.raises(ServiceError, match="bytes of disk") as caught:
-        streams.create(labels, StreamConfig("", "", "a", "online"))
-    assert (caught.value.status, caught.value.code) == (413, "quota")
-    streams.create(labels, StreamConfig("", "", "b", "online"))  # another owner has its own share
-    (entry.opened.folder / "snapshots" / "kept-000000000001.safetensors").write_bytes(b"x" * 3 * expected)
-    with pytest.raises(ServiceError, match="delete snapshots"):
-        streams.check_disk("a", 1)
-    streams.close()

@@ -18,10 +18,8 @@ from helpers.streams import space, stream
 from unseen.serve.run import raise_file_limit
 from unseen.serve.settings import Durability, Settings
 from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import StreamConfig, write_config
-from unseen.serve.stream.folder import DataFolder
-from unseen.serve.stream.snapshots import AUTO
-from unseen.serve.stream.store import DAMAGED, READY, StreamStore
+from unseen.serve.stream.folder import DataFolder, StreamConfig, write_config
+from unseen.serve.stream.store import StreamStore
 from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
@@ -40,7 +38,7 @@ def data(tmp_path):
     for _ in range(3):
         opened = streams.create(LABELS, CONFIG).opened
         opened.observe([sample_batch(LABELS, Z[:20])])
-        opened.snapshot(AUTO)
+        opened.snapshot("auto")
         opened.observe([sample_batch(LABELS, Z[20:])])
     streams.close()
     return tmp_path
@@ -86,8 +84,8 @@ def test_a_stream_that_fails_to_open_is_marked_and_logged_and_the_others_are_rea
         streams.open_all()
     statuses = {id: entry.status for id, entry in streams.entries.items()}
     assert streams.ready
-    assert statuses.pop(victim.name) == DAMAGED
-    assert set(statuses.values()) == {READY}
+    assert statuses.pop(victim.name) == "damaged"
+    assert set(statuses.values()) == {"ready"}
     assert streams.entries[victim.name].reason
     assert str(data) not in streams.entries[victim.name].reason
     assert victim.name in caplog.text
@@ -102,7 +100,7 @@ def test_a_stray_file_among_snapshots_is_ignored(data, name):
     stray.write_bytes(b"junk")
     streams = store(data)
     streams.open_all()
-    assert {entry.status for entry in streams.entries.values()} == {READY}
+    assert {entry.status for entry in streams.entries.values()} == {"ready"}
     streams.close()
 
 
@@ -111,7 +109,7 @@ def test_a_stray_file_among_streams_delays_no_stream(data, name):
     (data / "streams" / name).write_text("a note")
     streams = store(data)
     streams.open_all()
-    assert [entry.status for entry in streams.entries.values()].count(READY) == 3
+    assert [entry.status for entry in streams.entries.values()].count("ready") == 3
     streams.close()
 
 
@@ -128,7 +126,7 @@ def test_a_snapshot_with_a_flipped_key_is_set_aside(data):
     streams = store(data)
     streams.open_all()
     entry = streams.entries[folder.name]
-    assert entry.status == READY
+    assert entry.status == "ready"
     assert entry.opened.at.seq == 40
     assert entry.opened.faults
     assert str(data) not in str(entry.opened.faults)
@@ -145,7 +143,7 @@ def test_streams_open_beside_each_other(data, monkeypatch):
     monkeypatch.setattr(StreamStore, "open", meet)
     streams = store(data)
     streams.open_all()
-    assert [entry.status for entry in streams.entries.values()] == [READY] * 3
+    assert [entry.status for entry in streams.entries.values()] == ["ready"] * 3
     streams.close()
 
 
@@ -171,7 +169,7 @@ def test_snapshots_are_taken_when_a_restart_would_take_long(tmp_path):
     assert first.replay_seconds > 0.02
     streams.snapshot_if_due(second)
     streams.threads.keeper.submit(lambda: None).result(10)
-    assert first.snapshots.all(AUTO)
+    assert first.snapshots.all("auto")
     assert first.replay_seconds < 0.01
     first.abandon()
     again = Stream(first.folder, first.config, first.durability)

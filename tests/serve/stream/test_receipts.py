@@ -11,9 +11,8 @@ from helpers.service import flat, reference, same
 from helpers.streams import space, stream
 from unseen.serve.settings import Durability
 from unseen.serve.stream.batch import BatchVerdicts, sample_batch
-from unseen.serve.stream.config import StreamConfig, write_config
+from unseen.serve.stream.folder import StreamConfig, write_config
 from unseen.serve.stream.journal import Journal
-from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
@@ -60,7 +59,7 @@ def test_a_request_whose_answer_is_no_longer_kept_gets_the_verdicts_of_now_and_i
     first = opened(folder)
     first.observe([keyed(0, "a")])
     first.observe([keyed(3, None)])
-    first.snapshot(AUTO)
+    first.snapshot("auto")
     killed(first)
     again = opened(folder)
     assert again.replayed == 0
@@ -116,7 +115,7 @@ def test_as_many_keys_are_remembered_as_is_wanted(folder):
     stream = Stream(folder, CONFIG, Durability(receipts=2))
     for number in range(6):
         stream.observe([keyed(0, f"key {number}", 1)])
-        stream.snapshot(AUTO)
+        stream.snapshot("auto")
     stream.observe([keyed(0, "last", 1)])
     assert [stream.observe([keyed(0, f"key {number}", 1)])[0].repeated for number in (0, 5)] == [False, True]
     stream.close()

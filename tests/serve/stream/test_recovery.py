@@ -17,10 +17,8 @@ from helpers.streams import space, stream
 from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import Durability, Settings
 from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.config import StreamConfig, write_config
-from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.folder import DataFolder, StreamConfig, write_config
 from unseen.serve.stream.journal import TIP, Journal, JournalEntry, Position
-from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.store import StreamStore
 from unseen.serve.stream.stream import Stream
 
@@ -63,9 +61,9 @@ def snapshotted(folder):
     """A folder with two snapshots and some blocks behind the newer one, and the state it stands for."""
     stream = opened(folder)
     sent = fed(stream, 0, 100)
-    stream.snapshot(AUTO)
+    stream.snapshot("auto")
     sent += fed(stream, 100, 200)
-    stream.snapshot(AUTO)
+    stream.snapshot("auto")
     sent += fed(stream, 200, 250)
     left_behind(stream)
     return folder, flat(reference(CONFIG, LABELS, sent))
@@ -96,7 +94,7 @@ def test_a_replay_of_any_block_sizes_gives_the_same_bits(tmp_path, detector, see
         stream_.observe([sample_batch(labels, part) for part in z[: sum(sizes)].split(choice.choice(sizes))])
         z = z[sum(sizes) :]
         if choice.random() < 0.2:
-            stream_.snapshot(AUTO)
+            stream_.snapshot("auto")
     learned = flat(stream_.readers)
     left_behind(stream_)
     again = Stream(tmp_path, config, Durability())
@@ -132,7 +130,7 @@ def test_a_damaged_snapshot_is_set_aside_and_reported(snapshotted, change):
 def test_without_any_good_snapshot_the_whole_journal_is_replayed(folder):
     stream = opened(folder)
     sent = fed(stream, 0, 100)
-    stream.snapshot(AUTO)
+    stream.snapshot("auto")
     sent += fed(stream, 100, 150)
     left_behind(stream)
     damaged_snapshot(folder, lambda _: b"?")
@@ -146,7 +144,7 @@ def test_a_stream_that_cannot_be_rebuilt_is_refused_and_the_others_go_on(folder,
     stream = opened(folder)
     for start in (0, 100, 200):
         fed(stream, start, start + 100)
-        stream.snapshot(AUTO)
+        stream.snapshot("auto")
     fed(stream, 300, 310)  # forgets what the older snapshot covers
     stream.abandon()
     for path in (folder / "snapshots").glob("auto-*"):
@@ -255,7 +253,7 @@ def test_a_journal_of_another_format_is_refused_untouched(folder, found, remedy)
 
 def test_a_replay_on_other_arithmetic_is_reported_once(snapshotted, monkeypatch):
     folder, _ = snapshotted
-    monkeypatch.setattr("unseen.serve.stream.stream.arithmetic", lambda: "another machine")
+    monkeypatch.setattr("unseen.serve.stream.states.arithmetic", lambda: "another machine")
     stream = opened(folder)
     assert "50 samples were learned with torch" in stream.faults[0]
     assert "replayed with another machine: equal to rounding" in stream.faults[0]
@@ -310,11 +308,10 @@ def give_room(server, size: int = 1 << 30) -> None:
 
 def test_every_route_answers_507_while_the_disk_is_full_and_goes_on_by_itself(tmp_path):
     LABELS.save(tmp_path / "space")
-    (tmp_path / "state").write_bytes(b"")
     with Server(tmp_path / "data") as server:
         remote = server.client.create(tmp_path / "space", detector="online")
         remote.observe(Z[:20])
-        remote.state(tmp_path / "state")
+        number = remote.snapshot()
         server.client.retries = 0
         give_room(server, 1024)
         verbs = {
@@ -322,7 +319,7 @@ def test_every_route_answers_507_while_the_disk_is_full_and_goes_on_by_itself(tm
             "reset": remote.reset,
             "snapshot": remote.snapshot,
             "state": lambda: remote.state(tmp_path / "other"),
-            "restore": lambda: remote.restore(tmp_path / "state"),
+            "restore": lambda: remote.restore(number),
             "create": lambda: server.client.create(tmp_path / "space", detector="online"),
         }
         for _ in range(2):
@@ -436,7 +433,7 @@ def test_a_jump_of_the_wall_clock_changes_nothing(folder, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 1e12)
     sent += fed(stream, 30, 60)
     monkeypatch.setattr(time, "time", lambda: -1e9)
-    stream.snapshot(AUTO)
+    stream.snapshot("auto")
     sent += fed(stream, 60, 90)
     left_behind(stream)
     again = opened(folder)

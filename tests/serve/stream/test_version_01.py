@@ -15,7 +15,7 @@ import torch
 from helpers.service import Server
 from helpers.streams import space, stream
 from unseen.errors import ServiceError, StateError
-from unseen.serve.stream.config import StreamConfig, read_config
+from unseen.serve.stream.folder import StreamConfig, read_config
 
 V01 = Path(__file__).parents[2] / "data" / "v0.1"
 EXPECTED: dict[str, Any] = json.loads((V01 / "service.json").read_text())

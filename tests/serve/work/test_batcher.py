@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from unseen.errors import ServiceError
-from unseen.serve.work.batcher import MicroBatcher
+from unseen.serve.work.threads import MicroBatcher
 
 
 class Recorder:
@@ -35,7 +35,6 @@ async def answers(work: Recorder, requests: Sequence[str], *, block: int = 100, 
         await asyncio.sleep(0)  # they wait for the next block now
         work.gate.set()
         found = await asyncio.gather(first, *rest, return_exceptions=True)
-        await batcher.idle()
         assert batcher.waiting == 0
         return list(found)
 

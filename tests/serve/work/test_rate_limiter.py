@@ -19,12 +19,11 @@ def test_the_rate_is_per_owner_and_recovers():
     rate.take("a", 10)
 
 
-def test_callers_that_have_gone_are_forgotten(monkeypatch):
-    monkeypatch.setattr("unseen.serve.work.threads.CALLERS", 3)
-    now = [0.0]
-    rate = RateLimiter(10, clock=lambda: now[0])
-    for name in ("a", "b", "c"):
-        rate.take(name, 5)
-    now[0] = 10
-    rate.take("d", 5)
-    assert list(rate._level) == ["d"]
+def test_only_so_many_callers_are_remembered_and_those_of_late():
+    rate = RateLimiter(10, callers=3, clock=lambda: 0.0)
+    for name in ("a", "b", "c", "a", "d"):
+        rate.take(name, 20 if name == "b" else 5)
+    rate.take("b", 20)  # forgotten, and so as good as new
+    rate.take("a", 10)
+    with pytest.raises(ServiceError):
+        rate.take("a", 5)

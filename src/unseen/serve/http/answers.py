@@ -1,12 +1,14 @@
 """What goes out as JSON: the models that OpenAPI shows, and the codes of errors."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from unseen.serve.stream.store import Status
+
 CODE_OF_STATUS = {400: "request", 401: "key", 403: "scope", 404: "not_found", 405: "method", 408: "slow"}
 CODE_OF_STATUS |= {409: "conflict", 413: "size", 415: "media_type", 422: "invalid", 429: "share", 500: "defect"}
-CODE_OF_STATUS |= {503: "busy", 505: "http_version", 507: "disk"}
+CODE_OF_STATUS |= {503: "busy", 507: "disk"}
 CODE_OF_KIND = {
     "FeatureError": "features",
     "LabelError": "labels",
@@ -16,11 +18,10 @@ CODE_OF_KIND = {
     "EncoderError": "encoder",
     "MissingExtra": "extra",
 }
-TOO_LARGE = ("batch", "body", "values", "names", "memory", "quota", "streams")
+TOO_LARGE = ("batch", "body", "values", "names", "memory", "streams")
 TOO_MUCH_AT_ONCE = ("bytes", "requests", "rate", "reads", "queue", "listeners", "jobs")
-NOT_READY = ("opening", "waiting", "damaged", "refused")  # streams
 OTHERS = ("origin", "key_expired", "key_reused", "parameters", "edit")
-CODES = (*CODE_OF_STATUS.values(), *CODE_OF_KIND.values(), *TOO_LARGE, *TOO_MUCH_AT_ONCE, *NOT_READY, *OTHERS)
+CODES = (*CODE_OF_STATUS.values(), *CODE_OF_KIND.values(), *TOO_LARGE, *TOO_MUCH_AT_ONCE, *get_args(Status), *OTHERS)
 
 
 class Error(BaseModel):
@@ -80,16 +81,16 @@ class StreamSummary(BaseModel):
     owner: str
     detector: str
     created: str
-    status: Literal["ready", "opening", "waiting", "damaged", "refused"]
+    status: Status
     reason: str = Field(description="Why the stream waits, is damaged or refused, and what to do.")
     seq: int | None = Field(description="Samples observed so far.")
 
 
 class StreamList(BaseModel):
-    """The streams a key may see, by id; `next` is where the next page starts, None on the last."""
+    """The streams a key may see, and the names of label spaces that streams may be created from."""
 
     streams: list[StreamSummary]
-    next: str | None
+    spaces: list[str]
 
 
 class ThresholdInfo(BaseModel):
@@ -104,16 +105,6 @@ class ThresholdInfo(BaseModel):
     )
 
 
-class LabelsInfo(BaseModel):
-    """The label space of a stream."""
-
-    names: int
-    negatives: int
-    dim: int
-    encoder: str
-    fingerprint: str
-
-
 class AlarmInfo(BaseModel):
     """The alarm on the unknown rate: a sequential test with a stated rate of false alarms."""
 
@@ -123,28 +114,14 @@ class AlarmInfo(BaseModel):
     raised_at: int | None = Field(description="The sample that raised the alarm.")
 
 
-class SnapshotInfo(BaseModel):
-    """A snapshot of a stream."""
-
-    snapshot: int
-    kind: str
-    bytes: int
-    time: int
-
-
-class RecentInfo(BaseModel):
-    """The margins of recent samples, and the latest verdicts, each with whether its thumbnail is kept (`pictured`)."""
-
-    margins: list[float]
-    latest: list[dict[str, Any]]
-
-
 class StreamInfo(StreamSummary):
     """Everything about an open stream."""
 
     settings: dict[str, Any]
     threshold: ThresholdInfo
-    labels: LabelsInfo
+    labels: dict[str, Any] = Field(
+        description="The label space: how many `names` and `negatives`, `dim`, `encoder`, `fingerprint`."
+    )
     counts: dict[str, int] = Field(
         description="Samples `seen`, called `known` or `unknown`, and that taught either: `taught_known`, ..."
     )
@@ -152,12 +129,12 @@ class StreamInfo(StreamSummary):
     alarm: AlarmInfo
     journal_bytes: int
     memory_bytes: int = Field(description="Bytes of what was learned; quotas count these.")
-    disk_bytes: int = Field(description="Bytes on disk now.")
-    disk_expected_bytes: int = Field(description="Bytes on disk that it may come to, without snapshots taken by hand.")
     replayed: int
     faults: list[str]
-    snapshots: list[SnapshotInfo]
-    recent: RecentInfo | None = Field(None, description="Where it was asked for.")
+    snapshots: list[dict[str, Any]] = Field(description="`snapshot` is its number; `kind`, `bytes`, `time`.")
+    recent: dict[str, Any] | None = Field(
+        None, description="Where it was asked for: `margins`, and `latest` verdicts with whether each is `pictured`."
+    )
 
 
 class JobInfo(BaseModel):
@@ -173,19 +150,10 @@ class JobInfo(BaseModel):
     error: Error | None
 
 
-class NameInfo(BaseModel):
-    """A known name with the negatives closest to it."""
+class NameList(BaseModel):
+    """The known names of a stream."""
 
-    name: str
-    nearest: list[str]
-
-
-class LabelPage(BaseModel):
-    """A page of known names, from number `offset` of `total`."""
-
-    offset: int
-    total: int
-    names: list[NameInfo]
+    names: list[str]
 
 
 class ReviewList(BaseModel):
@@ -195,43 +163,21 @@ class ReviewList(BaseModel):
     edits: list[EditInfo]
 
 
-class WordInfo(BaseModel):
-    """A word and its share of the softmax over all words."""
-
-    word: str
-    share: float
-
-
-class GroupInfo(BaseModel):
-    """Unknown samples that belong together, by sequence number."""
-
-    number: int = Field(description="Stays with the group as the stream goes on.")
-    size: int
-    distinct: int
-    tightness: float
-    first: int
-    last: int
-    growing: bool
-    nearest: str
-    looks_known: bool
-    exemplars: list[int]
-    keys: list[int] = Field(description="Sequence numbers of all samples, the most central first.")
-    pictured: list[int] = Field(description="The most central samples that have a thumbnail.")
-    suggestions: list[WordInfo]
-
-
 class GroupList(BaseModel):
     """Groups, the largest first."""
 
     edit: int = Field(description="Number of the last edit, for `after`.")
-    groups: list[GroupInfo]
+    groups: list[dict[str, Any]] = Field(
+        description="Each with the `number` that stays with it, `size`, `keys` (its samples, the most central first), "
+        "`suggestions` of names, the `nearest` known name, whether it is `growing`, and samples that are `pictured`."
+    )
 
 
 class ExplanationInfo(VerdictRecord):
     """Why a sample gets its verdict: what speaks for it and against it, and similar earlier samples."""
 
-    names: list[WordInfo]
-    negatives: list[WordInfo]
+    names: list[dict[str, Any]] = Field(description="Each `word` with its `share` of the softmax over all words.")
+    negatives: list[dict[str, Any]]
     known_share: float
     text_margin: float
     learned_margin: float

@@ -55,18 +55,16 @@ class ApiKeys:
     """The keys of a data folder: one SQLite table, so that changes of several processes come one after another."""
 
     def __init__(self, data: Path) -> None:
-        self.path, self._marker = data / TABLE, data / MARKER
-        self._folder, self._needed, self._checked = str(data), False, -1
-        self._connection: sqlite3.Connection | None = None
-        self._file = 0  # the inode that the connection is to
+        self.path, self._marker, self._old = data / TABLE, data / MARKER, data / OLD
+        self._needed = False
+        self._reader: sqlite3.Connection | None = None
+        self._read = 0  # the file that the reader is of
         self._damage = ""  # what was logged of a table that could not be read
 
     @property
     def needed(self) -> bool:
         """Whether there ever was a key: revoking the last one, or losing the table, opens nothing."""
-        if not self._needed and (changed := _changed(self._folder)) != self._checked:
-            files = (self._marker, self.path, self.path.with_name(OLD))
-            self._needed, self._checked = any(file.exists() for file in files), changed
+        self._needed = self._needed or any(file.exists() for file in (self._marker, self.path, self._old))
         return self._needed
 
     def all(self) -> list[ApiKey]:
@@ -100,10 +98,9 @@ class ApiKeys:
         except StateError as error:
             if str(error) != self._damage:  # once, until it changes
                 log.error("%s", error)
-            self._damage = str(error)
-            raise ServiceError(
-                503, "expected keys that can be read, got a damaged keys.db; the operator restores it"
-            ) from error
+            self._damage, self._read = str(error), 0
+            what = "expected keys that can be read, got a damaged keys.db; the operator restores it"
+            raise ServiceError(503, what) from error
         key = found[0] if found else None
         if text is None or not hmac.compare_digest(_hashed(text), key.sha256 if key else "0" * 64) or key is None:
             raise ServiceError(401, "expected a valid API key, got none; send it as: Authorization: Bearer unseen_…")
@@ -112,30 +109,21 @@ class ApiKeys:
         return key
 
     def _rows(self, which: str, *values: str) -> list[ApiKey]:
-        try:
-            db = self._opened()
-            return [ApiKey(*row) for row in db.execute(f"SELECT * FROM keys {which}", values)] if db else []
-        except sqlite3.Error as error:
-            self._file = 0
-            raise StateError(f"expected keys in {self.path}, got {error}; restore a backup or delete it") from error
-
-    def _opened(self) -> sqlite3.Connection | None:
-        """The table, opened again where it is another file than before; None where there never was one."""
-        if self.path.with_name(OLD).exists():
+        if self._old.exists():
             with self._changing():  # takes over the keys of 0.2
                 pass
-        file = _inode(str(self.path))
-        if file != self._file:
-            if self._connection:
-                self._connection.close()
-            self._connection = sqlite3.connect(self.path, timeout=5, check_same_thread=False) if file else None
-            self._file = file
-        return self._connection
+        with _reading(self.path):
+            if (file := _inode(self.path)) != self._read:  # another than before: restored, or deleted
+                if self._reader:
+                    self._reader.close()
+                self._reader = sqlite3.connect(self.path, timeout=5, check_same_thread=False) if file else None
+                self._read = file
+            rows = self._reader.execute(f"SELECT * FROM keys {which}", values) if self._reader else ()
+            return [ApiKey(*row) for row in rows]
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
         """Yield the table in a transaction of its own, made private and, where it is new, with the keys of 0.2."""
-        old = self.path.with_name(OLD)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._marker.touch(mode=0o600)
@@ -143,25 +131,25 @@ class ApiKeys:
         except OSError as error:
             folder = self.path.parent
             raise SettingError(f"expected a writable folder, got {folder} ({error.strerror}); choose --data") from error
-        try:
-            with closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as db:
-                db.execute("BEGIN IMMEDIATE")
-                is_new = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-                db.execute(CREATE)
-                if is_new and old.exists():
-                    db.executemany("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", map(astuple, _old_keys(old)))
-                yield db
-                db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise StateError(f"expected keys in {self.path}, got {error}; restore a backup or delete it") from error
-        old.unlink(missing_ok=True)
+        with _reading(self.path), closing(sqlite3.connect(self.path, timeout=30, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            is_new = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            db.execute(CREATE)
+            if is_new and self._old.exists():
+                rows = [astuple(ApiKey(**row)) for row in json.loads(self._old.read_text())]
+                db.executemany("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", rows)
+            yield db
+            db.execute("COMMIT")
+        self._old.unlink(missing_ok=True)
 
 
-def _old_keys(path: Path) -> list[ApiKey]:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Refuse keys that cannot be read, in the table or in the file of 0.2."""
     try:
-        return [ApiKey(**row) for row in json.loads(path.read_text())]
-    except (OSError, ValueError, TypeError) as error:
-        raise StateError(f"expected a list of keys in {path}, got {error}; restore a backup or delete it") from error
+        yield
+    except (sqlite3.Error, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise StateError(f"expected keys in {path}, got {error}; restore a backup or delete it") from error
 
 
 def _added(db: sqlite3.Connection, owner: str, scope: str, expires: float) -> str:
@@ -179,6 +167,18 @@ def _found(db: sqlite3.Connection, key: str) -> ApiKey:
     if key not in keys:
         raise SettingError(f"expected the id of a key out of {sorted(keys)}, got {key!r}; list them first")
     return keys[key]
+
+
+def _inode(path: Path) -> int:
+    """Which file a path leads to, 0 for none."""
+    try:
+        return path.stat().st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def header(scope: "Scope", wanted: bytes) -> str | None:
@@ -215,22 +215,3 @@ def refuse_open_address(settings: Settings) -> None:
             f"expected an API key before binding {settings.host}, got none; make one with "
             f"`unseen keys add --scope admin --data {settings.data}`"
         )
-
-
-def _changed(path: str) -> int:
-    """When the list of files in a folder was last changed; 0 where there is none."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-
-
-def _inode(path: str) -> int:
-    try:
-        return os.stat(path).st_ino
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-
-
-def _hashed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,24 +17,17 @@ from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData, UploadFile
 
+from unseen import LabelSpace
 from unseen.errors import FeatureError, ServiceError, UnseenError
 from unseen.serve.http.auth import header
+from unseen.serve.http.schema import Samples
 from unseen.serve.settings import INSIDE, Limits
-from unseen.serve.stream.config import UNFIT
+from unseen.serve.stream.folder import UNFIT
 
 JSON, RAW, FORM = "application/json", "application/octet-stream", "multipart/form-data"
 
-Key = Annotated[str, msgspec.Meta(max_length=INSIDE.key)]
 M = TypeVar("M", bound=BaseModel)
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]  # runs what is large away from the loop
-
-
-class JsonSamples(msgspec.Struct, forbid_unknown_fields=True):
-    """What `schema.Samples` describes, read in one pass."""
-
-    features: list[list[float]] | str | None = None
-    images: list[str] | None = None
-    keys: list[Key] | None = None
 
 
 class SampleBody(NamedTuple):
@@ -73,11 +65,9 @@ def idempotency_key(request: Request) -> str | None:
     return key
 
 
-@asynccontextmanager
-async def read_form(request: Request, limits: Limits) -> AsyncIterator[FormData]:
-    """Yield an uploaded form with a bounded number of files and texts."""
-    async with request.form(max_files=limits.batch, max_fields=INSIDE.fields, max_part_size=INSIDE.field) as form:
-        yield form
+def form_of(request: Request, limits: Limits) -> AbstractAsyncContextManager[FormData]:
+    """An uploaded form with a bounded number of files and texts."""
+    return request.form(max_files=limits.batch, max_fields=16, max_part_size=1 << 20)
 
 
 async def read_samples(request: Request, dim: int, limits: Limits, run: Run) -> SampleBody:
@@ -99,9 +89,9 @@ async def _parsed(request: Request, dim: int, limits: Limits, run: Run) -> Sampl
         return SampleBody(_rows(await request.body(), dim))
     if media == JSON:
         parse = partial(_from_json, await request.body(), dim, limits)
-        return parse() if len(await request.body()) <= INSIDE.parsed else await run(parse)
+        return parse() if len(await request.body()) <= 32 << 10 else await run(parse)  # others are served meanwhile
     if media == FORM:
-        async with read_form(request, limits) as form:
+        async with form_of(request, limits) as form:
             files = [one for one in form.getlist("images") if isinstance(one, UploadFile)]
             names = [(file.filename or "")[: INSIDE.key] or None for file in files]
             return SampleBody(None, [await file.read() for file in files], names)
@@ -112,9 +102,8 @@ async def _parsed(request: Request, dim: int, limits: Limits, run: Run) -> Sampl
     raise ServiceError(415, f"expected {known} or image/*, got {media!r}; set Content-Type")
 
 
-@contextmanager
-def as_file(data: bytes, limits: Limits) -> Iterator[Path]:
-    """Yield uploaded bytes as a safetensors file that we named; errors call it `the upload`."""
+def read_space(data: bytes, limits: Limits) -> LabelSpace:
+    """An uploaded label space; its checksum may be right, and its content anything."""
     if limits.header < int.from_bytes(data[:8], "little") < len(data):  # which is JSON: before it is opened
         what = f"expected at most {limits.header:,} bytes of header, got more; leave some names out"
         raise ServiceError(413, what, "values")
@@ -122,16 +111,14 @@ def as_file(data: bytes, limits: Limits) -> Iterator[Path]:
         file.write(data)
         file.flush()
         try:
-            yield Path(file.name)
-        except ServiceError:
-            raise
+            labels = LabelSpace.load(file.name)
+            labels.fingerprint  # noqa: B018 - text that cannot be written has none
         except UnseenError as error:
             raise ServiceError(422, str(error).replace(file.name, "the upload")) from error
-        except KeyError as error:
-            raise ServiceError(422, f"expected a file of unseen, got one without {error}; save it again") from error
-        except (LookupError, *UNFIT) as error:  # its checksum may be right, and its content anything
-            what = str(error)[:200]
-            raise ServiceError(422, f"expected a file of unseen, got another ({what}); save it again") from error
+        except (LookupError, *UNFIT) as error:
+            what = f"expected a label space, got another file ({str(error)[:200]}); save it again"
+            raise ServiceError(422, what) from error
+    return labels
 
 
 def _from_json(body: bytes, dim: int, limits: Limits) -> SampleBody:
@@ -139,7 +126,7 @@ def _from_json(body: bytes, dim: int, limits: Limits) -> SampleBody:
         remedy = f"send smaller batches, rows of float32 as {RAW} or images as {FORM}"
         raise ServiceError(413, f"expected at most {limits.json:,} bytes of JSON, got more; {remedy}", "body")
     try:
-        parsed = msgspec.json.decode(body, type=JsonSamples)
+        parsed = msgspec.json.decode(body, type=Samples)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ServiceError(422, f"expected a body like Samples, got {error}; see /docs") from error
     if (parsed.features is None) == (parsed.images is None):

@@ -2,44 +2,37 @@
 
 import asyncio
 import hashlib
-import re
 import secrets
 from functools import partial
 from typing import NamedTuple
 
 from fastapi import Request
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 
-from unseen import LabelSpace, threshold
-from unseen.errors import DataError, ServiceError
-from unseen.features import load_features
-from unseen.labels import Examples
+from unseen import LabelSpace
+from unseen.errors import ServiceError
 from unseen.serve.http import bodies, schema
 from unseen.serve.http.auth import header
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Limits
-from unseen.serve.stream.config import STREAM_ID, StreamConfig
+from unseen.serve.stream.folder import STREAM_ID, StreamConfig
 from unseen.serve.stream.store import StreamEntry
 from unseen.serve.work.jobs import Job, refuse_other_request
-from unseen.threshold.calibrated import fewest_images
 
 WANTED_ID = b"x-unseen-stream"  # in which nginx says what a new stream is to be called: its place follows from that
 
 
 class Creation(NamedTuple):
-    """What a caller wants: a stream, with an uploaded label space or without, and with examples or without."""
+    """What a caller wants: a stream, perhaps over an uploaded label space."""
 
     wanted: schema.StreamBody
     upload: bytes | None = None
-    examples: bytes | None = None  # labelled features
 
     @property
     def digest(self) -> str:
         """A hash of what was asked for."""
-        digest = hashlib.blake2b(self.wanted.model_dump_json().encode(), digest_size=16)
-        digest.update(self.upload or b"")
-        digest.update(self.examples or b"")
-        return digest.hexdigest()
+        asked = self.wanted.model_dump_json().encode() + (self.upload or b"")
+        return hashlib.blake2b(asked, digest_size=16).hexdigest()
 
 
 async def read_creation(request: Request, limits: Limits) -> Creation:
@@ -47,22 +40,16 @@ async def read_creation(request: Request, limits: Limits) -> Creation:
     if bodies.media_type(request) != bodies.FORM:
         creation = Creation(bodies.parse_json(await request.body() or b"{}", schema.StreamBody))
     else:
-        async with bodies.read_form(request, limits) as form:
-            text = form.get("stream", "{}")
-            wanted = bodies.parse_json(text if isinstance(text, str) else await text.read(), schema.StreamBody)
-            creation = Creation(wanted, await single_file(form, "space"), await single_file(form, "examples"))
+        async with bodies.form_of(request, limits) as form:
+            texts = [one for one in form.getlist("stream") if isinstance(one, str)] or ["{}"]
+            files = [await one.read() for one in form.getlist("space") if isinstance(one, UploadFile)]
+        if len(texts) > 1 or len(files) > 1:
+            raise ServiceError(422, "expected one `stream` and one file `space` in a form, got more; send one")
+        creation = Creation(bodies.parse_json(texts[0], schema.StreamBody), *files)
     given = (creation.wanted.names, creation.wanted.space, creation.upload)
     if sum(one is not None for one in given) != 1:
         raise ServiceError(422, "expected either names or a space, got both or neither; send one of them")
     return creation
-
-
-async def single_file(form: FormData, field: str) -> bytes | None:
-    """The file in a field of a form, None where there is none."""
-    files = [one for one in form.getlist(field) if isinstance(one, UploadFile)]
-    if len(files) > 1:
-        raise ServiceError(422, f"expected one file in the field `{field}`, got {len(files)}; send one")
-    return await files[0].read() if files else None
 
 
 async def start(service: Service, owner: str, request: Request) -> Job:
@@ -90,7 +77,7 @@ async def run(service: Service, creation: Creation, job: Job) -> str:
     entry = service.store.entries.get(job.id)
     if entry and entry.config.owner == job.owner:
         return job.id
-    labels = await taught_space(service, creation, job)
+    labels = await label_space(service, creation, job)
     wanted, rule = creation.wanted, creation.wanted.threshold
     config = StreamConfig(
         job.id, wanted.name, job.owner, wanted.detector, wanted.settings, rule.kind, rule.settings, request=job.request
@@ -111,54 +98,13 @@ def remove(service: Service, made: asyncio.Future[StreamEntry]) -> None:
         service.store.delete(made.result())
 
 
-async def taught_space(service: Service, creation: Creation, job: Job) -> LabelSpace:
-    """The label space a stream is wanted for, moved by examples where there are some."""
-    labels = await label_space(service, creation, job)
-    if creation.examples is None:
-        return labels
-    job.stage = "learning from examples"
-    job.progress(0, 0)
-    read = partial(uploaded_examples, creation.examples, labels.names, service.limits)
-    examples = await service.run_chore(job.owner, read)
-    # a threshold that follows the stream needs some of them
-    rule = threshold.make(creation.wanted.threshold.kind, **creation.wanted.threshold.settings)
-    spare = fewest_images(rule.recall) if isinstance(rule, threshold.Adaptive) else 0
-    return await service.encoder.taught(labels, examples, spare=spare)
-
-
 async def label_space(service: Service, creation: Creation, job: Job) -> LabelSpace:
     """The label space a stream is wanted for: uploaded, offered by the operator, or built from names."""
-    wanted, name = creation.wanted, creation.wanted.space
+    wanted, folder = creation.wanted, service.store.folder
     if wanted.names is not None:
         job.stage = "encoding words"
         return await service.encoder.space(wanted.names, wanted.negatives, progress=job.progress)
     job.stage = "reading"
-    if creation.upload is not None:
-        return await service.run_chore(job.owner, partial(uploaded_space, creation.upload, service.limits))
-    return await service.run_chore(job.owner, lambda: service.store.folder.space(str(name)))
-
-
-def uploaded_space(data: bytes, limits: Limits) -> LabelSpace:
-    """An uploaded label space."""
-    with bodies.as_file(data, limits) as path:
-        labels = LabelSpace.load(path)
-        labels.fingerprint  # noqa: B018 - text that cannot be written has none
-        return labels
-
-
-def uploaded_examples(data: bytes, names: tuple[str, ...], limits: Limits) -> Examples:
-    """Uploaded features of labelled images as examples of `names`."""
-    with bodies.as_file(data, limits) as path:
-        features = load_features(path)
-        if features.labels is None:
-            raise DataError("expected labelled features as examples, got no labels; write classes and labels into it")
-        return Examples.of(features, names)
-
-
-def wanted_wait(request: Request, *, default: float = 5, longest: float = 30) -> float:
-    """For how many seconds a caller wants to wait for its stream before it is given the job instead (RFC 7240)."""
-    prefer = request.headers.get("prefer", "")
-    if "respond-async" in prefer:
-        return 0.0
-    found = re.search(r"wait=(\d{1,4})", prefer)
-    return min(float(found[1]), longest) if found else default
+    if creation.upload is None:
+        return await service.run_chore(job.owner, partial(folder.space, str(wanted.space)))
+    return await service.run_chore(job.owner, partial(bodies.read_space, creation.upload, service.limits))

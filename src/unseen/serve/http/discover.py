@@ -1,9 +1,7 @@
 """Routes from unknown to known: why, groups, edits of the names, and what people say of single samples."""
 
-import csv
-import io
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from fastapi import APIRouter, Body
@@ -11,22 +9,18 @@ from jaxtyping import Float
 from starlette.responses import Response
 from torch import Tensor
 
-from unseen import LabelSpace
 from unseen.discover import Edited, dismiss, promote, rename, retire
 from unseen.discover.edit import check_text_vector
-from unseen.discover.review import ReviewedImage
 from unseen.errors import EncoderError, LabelError, ServiceError
 from unseen.labels.edits import check_new_name, negative_vector
 from unseen.serve.http import answers, schema
 from unseen.serve.http.routes import BEARER, ERRORS, AdminEntry, ReadEntry, Shared
 from unseen.serve.http.service import Service
 from unseen.serve.http.views import json_response
-from unseen.serve.settings import PAGE
 from unseen.serve.stream import kept
 from unseen.serve.stream.batch import dump_json
 from unseen.serve.stream.store import StreamEntry
 from unseen.session import Session
-from unseen.storage.csv_cells import as_text_cell
 
 router = APIRouter(responses=ERRORS, dependencies=BEARER)
 PATH = "/v1/streams/{id}"
@@ -35,9 +29,9 @@ PATH = "/v1/streams/{id}"
 @router.get(PATH + "/groups", response_model=answers.GroupList)
 async def groups(service: Shared, entry: ReadEntry) -> Any:
     """Group the unknown samples that the stream has kept, with suggested names."""
-    found = await service.run_chore(entry.config.owner, partial(kept.stream_groups, entry.opened, service.words))
+    found = await service.run_chore(entry.config.owner, partial(kept.stream_groups, entry.opened))
     for one in found["groups"]:
-        one["pictured"] = [seq for seq in one["keys"] if entry.thumbnail(seq)][: PAGE.exemplars]
+        one["pictured"] = [seq for seq in one["keys"] if entry.thumbnail(seq)][:9]
     return found
 
 
@@ -59,15 +53,10 @@ async def edit(
     the negatives, `dismiss` shows a group never again, `correct` keeps what a person says that samples show, `undo`
     takes back the last edit. The stream goes on with what it has learned.
     """
-    stream, owner = entry.opened, entry.config.owner
     change = await wanted_change(service, entry, body)
 
-    def work() -> dict[str, Any]:
-        if body.verb != "undo":
-            service.store.check_disk(owner, 2 * stream.memory)
-        return kept.edit_stream(stream, change, service.limits, after=body.after)
-
-    return await service.run_chore(owner, work)
+    work = partial(kept.edit_stream, entry.opened, change, service.limits, after=body.after)
+    return await service.run_chore(entry.config.owner, work)
 
 
 async def wanted_change(service: Service, entry: StreamEntry, body: schema.AnyEdit) -> kept.Change:
@@ -80,7 +69,7 @@ async def wanted_change(service: Service, entry: StreamEntry, body: schema.AnyEd
             text = await name_vector(service, entry, body)
 
             def promoted(session: Session) -> Edited:
-                which: int | str = number or kept.KeptSamples.within(stream, session).key(seq or 0)
+                which: int | str = number or kept.KeptSamples.of(session, stream.at).key(seq or 0)
                 return promote(session, which, name, text)
 
             return promoted
@@ -97,31 +86,12 @@ async def wanted_change(service: Service, entry: StreamEntry, body: schema.AnyEd
 
 
 @router.get(PATH + "/review", response_model=answers.ReviewList)
-async def review(service: Shared, entry: ReadEntry, format: Literal["json", "csv"] = "json") -> Any:
+async def review(service: Shared, entry: ReadEntry) -> Response:
     """The kept samples with their labels, the word of a person or else the verdict, and what people changed."""
     found = await service.run_chore(entry.config.owner, partial(kept.reviewed_samples, entry.opened))
     rows = [(seq, row._replace(key=entry.keys.get(seq) or str(seq))) for seq, row in found]
-    if format == "csv":
-        return Response(as_csv(rows), media_type="text/csv")
     samples = [{"seq": seq, **row._asdict(), "label": row.label} for seq, row in rows]
     return json_response(dump_json({"samples": samples, "edits": entry.opened.readers.reservoir.journal}))
-
-
-def as_csv(rows: list[tuple[int, ReviewedImage]]) -> str:
-    """Reviewed samples as CSV with a header."""
-    file = io.StringIO(newline="")
-    writer = csv.writer(file)
-    writer.writerow(("seq", *ReviewedImage._fields, "label"))
-    writer.writerows((seq, *map(as_text_cell, (*row, row.label))) for seq, row in rows)
-    return file.getvalue()
-
-
-def listed_vector(words: kept.Words, labels: LabelSpace, name: str) -> Float[Tensor, " d"] | None:
-    """The text vector of a suggestion or a negative that is called so, None where there is none."""
-    suggested = words.of(labels)
-    if suggested and name in suggested.words:
-        return suggested.vectors[suggested.words.index(name)]
-    return negative_vector(labels, name)
 
 
 async def name_vector(service: Service, entry: StreamEntry, body: schema.Promote) -> Float[Tensor, " d"]:
@@ -135,14 +105,13 @@ async def name_vector(service: Service, entry: StreamEntry, body: schema.Promote
         vector = torch.tensor(body.vector, dtype=torch.float32)
         check_text_vector(vector, labels.dim)
         return vector
-    found = await service.run_chore(entry.config.owner, partial(listed_vector, service.words, labels, body.name))
-    if found is not None:
+    suggested = kept.vocabulary(labels)
+    if suggested and body.name in suggested.words:
+        return suggested.vectors[suggested.words.index(body.name)]
+    if (found := negative_vector(labels, body.name)) is not None:
         return found
     try:
         return await service.encoder.name_vector(labels, body.name)
     except EncoderError as error:
-        raise ServiceError(
-            422,
-            f"expected an encoder for {body.name!r}, which no suggestion is called, got none; send its `vector`",
-            "encoder",
-        ) from error
+        what = f"expected an encoder for {body.name!r}, which no suggestion is called, got none; send its `vector`"
+        raise ServiceError(422, what, "encoder") from error

@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
@@ -28,9 +27,11 @@ def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
     return status, {"error": type(error).__name__, "code": code, "message": str(error)}
 
 
-def error_response(error: UnseenError) -> Response:
-    """An error raised on purpose with its own sentence."""
+def error_response(error: BaseException, data: object = "") -> Response:
+    """An error with its own sentence, which does not say where on our disk `data` lies."""
     status, content = error_content(error)
+    if data:
+        content["message"] = content["message"].replace(f"{data}/", "")
     response = JSONResponse(content, status, {"x-error-code": content["code"]})
     if status in (429, 503, 507):
         response.headers["retry-after"] = "1"
@@ -40,14 +41,19 @@ def error_response(error: UnseenError) -> Response:
     return response
 
 
-async def on_unseen_error(request: Request, error: Exception) -> Response:
-    """Answer an error raised on purpose, without saying where on our disk something lies."""
-    assert isinstance(error, UnseenError)
-    data = f"{request.app.state.service.settings.data}/"
-    if data not in str(error):
-        return error_response(error)
-    status, content = error_content(error)
-    return error_response(ServiceError(status, str(error).replace(data, ""), content["code"]))
+async def on_error(request: Request, error: Exception) -> Response:
+    """Answer whatever a route raises."""
+    return answer_to(error, request.app.state.service.settings.data)
+
+
+def answer_to(error: Exception, data: object) -> Response:
+    """The answer to an error raised on purpose, to a full or failing disk, or to a defect of ours, which is logged."""
+    if isinstance(error, sqlite3.Error) or getattr(error, "errno", None) in DISK_IS_FULL:
+        log.error("no room: %s", error)
+        error = disk_is_full(error)
+    elif not isinstance(error, UnseenError):
+        log.error("unexpected", exc_info=error)
+    return error_response(error, data)
 
 
 async def on_invalid_parameter(_: Request, error: Exception) -> Response:
@@ -55,54 +61,25 @@ async def on_invalid_parameter(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
-    return error_response(
-        ServiceError(422, f"expected the parameters in /docs, got {where}: {first['msg']}; see /docs", "parameters")
-    )
+    what = f"expected the parameters in /docs, got {where}: {first['msg']}; see /docs"
+    return error_response(ServiceError(422, what, "parameters"))
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
-    """Answer what the router or a form parser refuses."""
+    """Answer what the router or a form parser refuses; the router names the methods of one route only."""
     assert isinstance(error, HTTPException)
     response = error_response(ServiceError(error.status_code, f"{error.detail}; see /docs"))
     if error.status_code == 405:
-        response.headers["allow"] = ", ".join(allowed_methods(request))
+        routes = [route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE]
+        response.headers["allow"] = ", ".join(sorted({method for route in routes for method in route.methods}))
     return response
 
 
-def allowed_methods(request: Request) -> list[str]:
-    """The methods that the path of a request takes; the router names those of one route only."""
-    found: set[str] = set()
-    for route in request.app.routes:
-        if route.matches(request.scope)[0] != Match.NONE:
-            found |= getattr(route, "methods", None) or set()
-    return sorted(found)
-
-
-async def on_disconnect(_: Request, error: Exception) -> Response:
-    """Answer a client that disconnected in the middle of its request, for the counters: it will not read this."""
-    return error_response(ServiceError(400, "expected a whole request, got part of it; send it again"))
-
-
-async def on_system_error(request: Request, error: Exception) -> Response:
-    """Answer a full or failing disk, or too many open files, as what may be tried again; the rest is unexpected."""
-    if isinstance(error, sqlite3.Error) or getattr(error, "errno", None) in DISK_IS_FULL:
-        log.error("no room: %s", error)
-        return error_response(disk_is_full(error))
-    return await on_unexpected_error(request, error)
-
-
-async def on_unexpected_error(_: Request, error: Exception) -> Response:
-    """Answer a defect of ours without telling a stranger about it."""
-    log.error("unexpected", exc_info=error)
-    return error_response(ServiceError(500, "something unexpected happened; the log has it"))
-
-
 HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
-    UnseenError: on_unseen_error,
     RequestValidationError: on_invalid_parameter,
     HTTPException: on_http_exception,
-    ClientDisconnect: on_disconnect,
-    OSError: on_system_error,
-    sqlite3.Error: on_system_error,
-    Exception: on_unexpected_error,
+    Exception: on_error,
+    UnseenError: on_error,
+    OSError: on_error,
+    sqlite3.Error: on_error,
 }

@@ -12,17 +12,6 @@ from typing import NamedTuple
 from unseen.errors import ServiceError
 
 
-class Pace(NamedTuple):
-    """Seconds, of every listener."""
-
-    between: float = 0.05  # two events: what is observed meanwhile comes together
-    check: float = 1  # two looks at a listener's key
-    comment: float = 5  # without an event, after which a comment shows that the connection is open
-
-
-PACE = Pace()
-
-
 class VerdictEvent(NamedTuple):
     """The verdicts of consecutive samples, from number `first` to `last`, as JSON."""
 
@@ -68,7 +57,7 @@ class EventHub:
     async def _messages(
         self, stream: str, after: int, kept: Kept, may_listen: Callable[[], bool]
     ) -> AsyncIterator[str]:
-        listener, quiet = asyncio.Event(), 0.0
+        listener, quiet = asyncio.Event(), 0
         self._listeners[stream].add(listener)  # not before: of a caller that has gone, this is never run
         try:
             yield "retry: 2000\n\n"
@@ -78,10 +67,10 @@ class EventHub:
                 for event in events:
                     yield event.text(after)
                     after = event.last
-                if events:
-                    await asyncio.sleep(PACE.between)
-                quiet = 0 if events or await _is_set(listener) else quiet + PACE.check
-                if quiet >= PACE.comment:
+                if events:  # what is observed meanwhile comes together
+                    await asyncio.sleep(0.05)
+                quiet = 0 if events or await _is_set(listener) else quiet + 1
+                if quiet >= 5:  # seconds
                     yield ": still here\n\n"
                     quiet = 0
         finally:
@@ -93,18 +82,6 @@ class EventHub:
 async def _is_set(listener: asyncio.Event) -> bool:
     """Whether there is something new for a listener, before it is time to look at its key again."""
     try:
-        return await asyncio.wait_for(listener.wait(), PACE.check)
+        return await asyncio.wait_for(listener.wait(), 1)
     except TimeoutError:
         return False
-
-
-def last_event(header: str | None, newest: int) -> int:
-    """The number of the last sample a listener has had, by default the `newest`, which it cannot be later than.
-
-    A listener may have heard of more samples than there are: the service may have been restored from a backup.
-    """
-    try:
-        return newest if header is None else max(-1, min(int(header), newest))
-    except ValueError:
-        what = "expected a sample's number as Last-Event-ID, got something else; leave it out"
-        raise ServiceError(422, what, "parameters") from None

@@ -1,24 +1,22 @@
 """What runs before every route: who asks, from where, how often and how much; and what is noted of the answer."""
 
 import asyncio
-import itertools
 import re
 import secrets
 import time
+from collections import deque
+from collections.abc import AsyncIterator
 from functools import lru_cache
-from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unseen.errors import ServiceError
 from unseen.serve.http.auth import KEY, ApiKey, header, is_loopback
-from unseen.serve.http.errors import error_response, on_unexpected_error
+from unseen.serve.http.errors import answer_to
 from unseen.serve.http.log import ACCESS, AUDIT
 from unseen.serve.http.service import Service
 from unseen.serve.page import FILES
-from unseen.serve.settings import INSIDE
 from unseen.serve.work.threads import ByteQuota, RateLimiter
 
 CONTENT_POLICY = (
@@ -36,7 +34,6 @@ READ_HEADERS = [
 OPEN = frozenset({"/healthz", "/readyz", "/openapi.json", *FILES})  # what needs no key and reads no stream
 FORWARDED = (b"forwarded", b"via", b"x-forwarded", b"x-real-ip")  # how the headers begin that a proxy adds
 CODE_HEADER = b"x-error-code"
-PROCESS, NUMBERS = secrets.token_hex(4), itertools.count()  # of which ids are made
 REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
 
 
@@ -57,11 +54,9 @@ class Front:
         exchange = Exchange(scope, send)
         try:
             await self._serve(scope, receive, exchange)
-        except ServiceError as error:
-            await error_response(error)(scope, receive, exchange.send)
         except Exception as error:
-            response = await on_unexpected_error(Request(scope), error)
-            if not exchange.status:
+            if not exchange.status:  # else it is answered and logged
+                response = answer_to(error, self.service.settings.data)
                 await response(scope, receive, exchange.send)
         finally:
             self._note(scope, exchange)
@@ -73,63 +68,53 @@ class Front:
         if scope["path"] in OPEN:
             return await self.app(scope, receive, exchange.send)
         key: ApiKey = self.service.key_of(scope, needed=needs_key)
-        scope[KEY], is_read = key, scope["method"] == "GET"
-        if is_read:
+        scope[KEY] = key
+        if scope["method"] == "GET":
             self.reads.take(key.owner, 1)
+            return await self.app(scope, receive, exchange.send)
         body = Body(receive)
         try:
-            if not is_read:
-                await self._receive(scope, body, key.owner)
-            if is_read and scope["path"].startswith("/v1/jobs/"):  # this only waits
-                return await self.app(scope, body.receive, exchange.send)
-            await self._work(scope, body, exchange, key.owner)
+            await self._receive(scope, body, key.owner)
+            async with self._slots.setdefault(key.owner, asyncio.Semaphore(self.limits.at_once)):
+                await self.app(scope, body.receive, exchange.send)
         finally:
             self.bytes.give_back(key.owner, body.size)
 
     async def _receive(self, scope: Scope, body: "Body", owner: str) -> None:
         """Take in a body within its limits: until it is there, the request holds nothing but its bytes."""
         self._check_size(int(header(scope, b"content-length") or 0))
+        seconds = self.limits.body_seconds
         try:
-            async with asyncio.timeout(self.limits.body_seconds):
-                while body.is_partial:
-                    message = await body.rest()
-                    if message["type"] == "http.disconnect":
-                        raise ServiceError(400, "expected a whole request, got part of it; send it again")
-                    size = len(message.get("body", b""))
+            async with asyncio.timeout(seconds):
+                async for size in body.parts():
                     self._check_size(body.size + size)
                     self.bytes.take(owner, size)
-                    body.add(message)
+                    body.size += size
         except TimeoutError as error:
-            raise ServiceError(
-                408, f"expected the request within {self.limits.body_seconds:g} s, got part of it; send it faster"
-            ) from error
+            what = f"expected the request within {seconds:g} s, got part of it; send it faster"
+            raise ServiceError(408, what) from error
 
     def _check_size(self, size: int) -> None:
         if size > self.limits.body:
-            most = f"{self.limits.body:,}"
-            raise ServiceError(413, f"expected at most {most} bytes, got more; send smaller batches", "body")
-
-    async def _work(self, scope: Scope, body: "Body", exchange: "Exchange", owner: str) -> None:
-        """Let a request be worked on in its owner's turn; it holds its place until the answer begins to be sent."""
-        slot = self._slots.setdefault(owner, asyncio.Semaphore(self.limits.at_once))
-        await slot.acquire()
-        exchange.on_start = slot.release
-        try:
-            await self.app(scope, body.receive, exchange.send)
-        finally:
-            exchange.started()
+            what = f"expected at most {self.limits.body:,} bytes, got more; send smaller batches"
+            raise ServiceError(413, what, "body")
 
     def _note(self, scope: Scope, exchange: "Exchange") -> None:
         seconds, route = time.perf_counter() - exchange.begun, getattr(scope.get("route"), "path", "other")
         status = exchange.status or 499  # the caller has gone
         self.service.metrics.answered(route, status, seconds, exchange.code)
-        if not self.service.log.folder:
-            return
         key: ApiKey | None = scope.get(KEY)
-        fields: dict[str, Any] = {"request": exchange.id.decode(), "method": scope["method"]}
-        fields |= {"path": scope["path"][:256], "status": status, "ms": round(1000 * seconds, 2)}
-        fields |= {"owner": key.owner if key else None, "key": key.id if key else None}
-        fields |= {"address": scope["client"][0] if scope.get("client") else None, "code": exchange.code or None}
+        fields = {
+            "request": exchange.id.decode(),
+            "method": scope["method"],
+            "path": scope["path"][:256],
+            "status": status,
+            "ms": round(1000 * seconds, 2),
+            "owner": key and key.owner,
+            "key": key and key.id,
+            "address": scope["client"][0] if scope.get("client") else None,
+            "code": exchange.code or None,
+        }
         self.service.log.write(ACCESS, **fields)
         is_change = scope["method"] != "GET" and not route.endswith(("/observe", "/score"))
         if key and (is_change or status == 403):  # not of strangers, who would fill it
@@ -137,54 +122,45 @@ class Front:
 
 
 class Exchange:
-    """One request and its answer: its id, when it came, its status, and what is done when the answer begins."""
+    """One request and its answer: its id, when it came, its status."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.begun, self.status, self.code, self._send = time.perf_counter(), 0, "", send
         self.id = request_id(scope)
         self._headers = [*(READ_HEADERS if scope["method"] == "GET" else ANSWER_HEADERS), (b"x-request-id", self.id)]
-        self.on_start: Any = None
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, with the headers that every answer has."""
         if message["type"] == "http.response.start":
-            self.started()
             self.status = message["status"]
             if self.status >= 400:
                 self.code = dict(message["headers"]).get(CODE_HEADER, b"").decode()
             message["headers"] = [*message["headers"], *self._headers]
         await self._send(message)
 
-    def started(self) -> None:
-        """Do once what is due when the answer begins."""
-        done, self.on_start = self.on_start, None
-        if done:
-            done()
-
 
 class Body:
     """The parts of a request's body, which a route gets one by one."""
 
     def __init__(self, rest: Receive) -> None:
-        self.size, self.is_partial, self.rest = 0, True, rest
-        self._parts: list[bytes] = []
-        self._is_read = False
+        self.size, self.rest = 0, rest
+        self._messages: deque[Message] = deque()
 
-    def add(self, message: Message) -> None:
-        """Take one part."""
-        data = message.get("body", b"")
-        self._parts += [data[at : at + INSIDE.chunk] for at in range(0, len(data), INSIDE.chunk)]
-        self.size, self.is_partial = self.size + len(data), message.get("more_body", False)
+    async def parts(self) -> AsyncIterator[int]:
+        """Take in one part after the other, and yield how large each is."""
+        while not self._messages or self._messages[-1].get("more_body"):
+            message = await self.rest()
+            if message["type"] == "http.disconnect":
+                raise ServiceError(400, "expected a whole request, got part of it; send it again")
+            self._messages.append(message)
+            yield len(message.get("body", b""))
 
     async def receive(self) -> Message:
         """The next part, others being served in between; after the last one, that the caller has gone."""
-        if self._is_read:
+        if not self._messages:
             return await self.rest()
-        data = self._parts.pop(0) if self._parts else b""
-        self._is_read = not self._parts
-        if not self._is_read:
-            await asyncio.sleep(0)
-        return {"type": "http.request", "body": data, "more_body": not self._is_read}
+        await asyncio.sleep(0)
+        return self._messages.popleft()
 
 
 def request_id(scope: Scope) -> bytes:
@@ -192,7 +168,7 @@ def request_id(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
             return bytes(value)
-    return f"{PROCESS}{next(NUMBERS):08x}".encode()
+    return secrets.token_hex(8).encode()
 
 
 def refuse_other_sites(scope: Scope) -> None:

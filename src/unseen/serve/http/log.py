@@ -9,22 +9,44 @@ from pathlib import Path
 from typing import Any
 
 ACCESS, AUDIT = "access.jsonl", "audit.jsonl"
-WAITING = 20_000  # lines that may wait for the disk; more are dropped and counted
-BYTES, FILES = 64 << 20, 3  # of a log: size of a file, and how many older ones there are
 
 log = logging.getLogger("unseen.serve")
 
 
-class RequestLog:
-    """Files access.jsonl, one line per request, and audit.jsonl, one line per change that a key was used for."""
+class LogFile(RotatingFileHandler):
+    """One of the two files, and three older ones; lines that cannot be written are counted."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder, self.dropped = folder, 0
-        self._lines: queue.Queue[logging.LogRecord] = queue.Queue(WAITING)
-        self._listener: QueueListener | None = None
-        if folder is not None:
-            self._listener = QueueListener(self._lines, *(self._file(folder / name) for name in (ACCESS, AUDIT)))
+    def __init__(self, path: Path, most: int) -> None:
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        super().__init__(path, maxBytes=most, backupCount=3, delay=True)
+        self.failed = 0
+        self.addFilter(logging.Filter(path.name))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Count a line that could not be written, and say so once."""
+        if not self.failed:
+            log.warning("no log in %s: lines are dropped and counted", self.baseFilename)
+        self.failed += 1
+
+
+class RequestLog:
+    """Files access.jsonl, one line per request, and audit.jsonl, one line per change that a key was used for.
+
+    At most `waiting` lines wait for the disk, and a file holds `most` bytes.
+    """
+
+    def __init__(self, folder: Path | None, *, waiting: int = 20_000, most: int = 64 << 20) -> None:
+        self._lines: queue.Queue[logging.LogRecord] = queue.Queue(waiting)
+        self._late = 0
+        self._files = [LogFile(folder / name, most) for name in (ACCESS, AUDIT)] if folder else []
+        self._listener = QueueListener(self._lines, *self._files) if self._files else None
+        if self._listener:
             self._listener.start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were not written: the disk was too slow, or failed."""
+        return self._late + sum(file.failed for file in self._files)
 
     def write(self, file: str, **fields: Any) -> None:
         """Note something with the time; what cannot be written in time is dropped."""
@@ -32,27 +54,14 @@ class RequestLog:
             try:
                 self._lines.put_nowait(logging.makeLogRecord({"name": file, "msg": line(**fields)}))
             except queue.Full:
-                self.dropped += 1
+                self._late += 1
 
     def close(self) -> None:
         """Write what waits and end the thread."""
         if self._listener:
             self._listener.stop()
-            for handler in self._listener.handlers:
-                handler.close()
-
-    def _file(self, path: Path) -> logging.Handler:
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        handler = RotatingFileHandler(path, maxBytes=BYTES, backupCount=FILES, delay=True)
-        handler.addFilter(logging.Filter(path.name))
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        handler.handleError = self._failed  # type: ignore[method-assign]
-        return handler
-
-    def _failed(self, record: logging.LogRecord) -> None:
-        if not self.dropped:  # once
-            log.warning("no log in %s: lines are dropped and counted", self.folder)
-        self.dropped += 1
+        for file in self._files:
+            file.close()
 
 
 def line(**fields: Any) -> str:

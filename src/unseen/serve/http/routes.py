@@ -1,28 +1,24 @@
 """The routes: each checks a key, calls one verb of a stream, and answers."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from fastapi import APIRouter, Depends, Query, Request, Security
+from fastapi import APIRouter, Depends, Header, Query, Request, Security
 from fastapi.security import HTTPBearer
 from starlette.responses import Response, StreamingResponse
 
 import unseen
 from unseen.errors import ServiceError
-from unseen.serve.http import answers, bodies, creation, schema, views
+from unseen.serve.http import answers, creation, schema, views
 from unseen.serve.http.auth import KEY, LOCAL, ApiKey
 from unseen.serve.http.bodies import RAW
-from unseen.serve.http.events import VerdictEvent, last_event
+from unseen.serve.http.events import VerdictEvent
 from unseen.serve.http.service import Service
 from unseen.serve.http.views import json_response
-from unseen.serve.settings import PAGE, Limits
 from unseen.serve.stream.batch import dump_json
 from unseen.serve.stream.history import UnknownAlarm
-from unseen.serve.stream.snapshots import SavedSnapshot
-from unseen.serve.stream.store import DAMAGED, OPENING, READY, REFUSED, WAITING, StreamEntry
-from unseen.serve.stream.stream import Stream
+from unseen.serve.stream.store import Status, StreamEntry
 
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": answers.Error}, "5XX": {"model": answers.Error}}
 BEARER = [Security(HTTPBearer(auto_error=False))]
@@ -37,9 +33,8 @@ STREAM_PARAMETER = {"name": "id", "in": "path", "required": True, "schema": {"ty
 SAMPLES |= {"security": [{"HTTPBearer": []}], "parameters": [STREAM_PARAMETER]}
 IDEMPOTENT = {"parameters": [schema.IDEMPOTENCY_KEY]}
 OBSERVE = SAMPLES | {"parameters": [STREAM_PARAMETER, schema.IDEMPOTENCY_KEY]}
-CREATE = schema.request_body(schema.StreamBody, form={"space": True, "examples": True, "stream": False}) | IDEMPOTENT
+CREATE = schema.request_body(schema.StreamBody, form={"space": True, "stream": False}) | IDEMPOTENT
 CREATED: dict[int | str, dict[str, Any]] = {202: {"model": answers.JobInfo, "description": "A job that goes on."}}
-RESTORE = schema.request_body(schema.RestoreBody, raw={RAW: "A state in safetensors."})
 
 
 async def shared_service(request: Request) -> Service:
@@ -81,6 +76,7 @@ Reader = Annotated[ApiKey, authorized("read")]
 Admin = Annotated[ApiKey, authorized("admin")]
 ReadEntry = Annotated[StreamEntry, found("read")]
 AdminEntry = Annotated[StreamEntry, found("admin")]
+Wait = Annotated[float, Query(ge=0, le=30)]
 
 
 @samples.post("/v1/streams/{id}/observe", response_model=answers.VerdictList, openapi_extra=OBSERVE)
@@ -109,7 +105,7 @@ async def healthz() -> dict[str, str]:
 async def readyz(service: Shared) -> Response:
     """Answer whether every stream has been opened or refused, and how many of each there are."""
     statuses = [entry.status for entry in service.store.entries.values()]
-    counts = {status: statuses.count(status) for status in (READY, OPENING, WAITING, DAMAGED, REFUSED)}
+    counts = {status: statuses.count(status) for status in get_args(Status)}
     text = dump_json({"ready": service.store.ready, "streams": counts})
     return json_response(text, 200 if service.store.ready else 503)
 
@@ -124,14 +120,13 @@ async def metrics(service: Shared, key: Reader) -> Response:
 
 
 @router.post("/v1/streams", status_code=201, response_model=answers.StreamInfo, responses=CREATED, openapi_extra=CREATE)
-async def create(service: Shared, key: Admin, request: Request) -> Response:
+async def create(service: Shared, key: Admin, request: Request, wait: Wait = 5) -> Response:
     """Create a stream from names, a label space the operator offers, or an uploaded one.
 
-    A form may bring `examples` too: labelled features, one file that `unseen encode` wrote for a folder per class.
-    What takes longer than a few seconds (`Prefer: wait=N`, `Prefer: respond-async`) is answered with a job, 202.
+    What takes longer than `wait` seconds is answered with a job, 202.
     """
     job = await creation.start(service, key.owner, request)
-    if await job.wait(creation.wanted_wait(request)):
+    if await job.wait(wait):
         return await described(service, service.store.find(job.found(), job.owner), 201)
     response = json_response(dump_json(views.job_info(job)), 202)
     response.headers.update({"location": f"/v1/jobs/{job.id}", "retry-after": "1"})
@@ -139,10 +134,10 @@ async def create(service: Shared, key: Admin, request: Request) -> Response:
 
 
 @router.get("/v1/jobs/{id}", response_model=answers.JobInfo)
-async def watch_job(service: Shared, key: Reader, id: str, wait: float = 0) -> Any:
+async def watch_job(service: Shared, key: Reader, id: str, wait: Wait = 0) -> Any:
     """How far a job is and, when it is done, the id of its stream; `wait` is in seconds."""
     job = service.jobs.find(key.owner, id)
-    await job.wait(max(0.0, min(wait, 30.0)))
+    await job.wait(wait)
     return views.job_info(job)
 
 
@@ -155,15 +150,11 @@ async def cancel_job(service: Shared, key: Admin, id: str) -> Any:
     return views.job_info(job)
 
 
-@router.get("/v1/streams")
-async def list_streams(
-    service: Shared, key: Reader, limit: Annotated[int, Query(ge=1, le=1000)] = 1000, after: str = ""
-) -> answers.StreamList:
-    """List the streams the key may see by id, a page of them `after` an id; `next` is None on the last page."""
-    found = sorted((entry for entry in service.store.owned(key.owner)), key=lambda entry: entry.config.id)
-    rest = [entry for entry in found if entry.config.id > after]
-    shown = [views.stream_summary(entry) for entry in rest[:limit]]
-    return answers.StreamList.model_validate({"streams": shown, "next": shown[-1]["id"] if rest[limit:] else None})
+@router.get("/v1/streams", response_model=answers.StreamList)
+async def list_streams(service: Shared, key: Reader) -> Response:
+    """List the streams the key may see, and the label spaces that the operator offers for new ones."""
+    shown = [views.stream_summary(entry) for entry in service.store.owned(key.owner)]
+    return json_response(dump_json({"streams": shown, "spaces": sorted(service.store.folder.spaces())}))
 
 
 @router.get("/v1/streams/{id}", response_model=answers.StreamInfo | answers.StreamSummary)
@@ -188,14 +179,16 @@ async def restart_alarm(entry: AdminEntry, body: schema.AlarmBody) -> answers.Al
 
 
 @router.get("/v1/streams/{id}/events")
-async def events(service: Shared, entry: ReadEntry, request: Request) -> Response:
+async def events(
+    service: Shared, entry: ReadEntry, request: Request, last_event_id: Annotated[int | None, Header()] = None
+) -> Response:
     """Send the verdicts of every observed sample from now on, as server-sent events.
 
     With `Last-Event-ID` those after that sample come first, as far as they are kept; `missed` says which are not.
     """
-    if request.scope["http_version"] == "1.0":
-        raise ServiceError(505, "expected HTTP/1.1 for a response without end, got HTTP/1.0; use a newer client")
-    after = last_event(request.headers.get("last-event-id"), newest=entry.opened.at.seq - 1)
+    after = newest = entry.opened.at.seq - 1
+    if last_event_id is not None:  # it may be later: the service may have been restored from a backup
+        after = max(-1, min(last_event_id, newest))
 
     async def kept(after: int) -> list[VerdictEvent]:
         if entry.opened.at.seq - 1 <= after:
@@ -211,7 +204,7 @@ async def thumbnail(entry: ReadEntry, seq: int) -> Response:
     """The thumbnail of a recent sample."""
     found = entry.thumbnail(seq)
     if found is None:
-        raise ServiceError(404, f"expected one of the latest {PAGE.pictures} thumbnails, got {seq}; it is not kept")
+        raise ServiceError(404, f"expected the number of one of the latest samples, got {seq}; it is not kept")
     return Response(found, media_type="image/jpeg")
 
 
@@ -220,26 +213,25 @@ async def state(service: Shared, entry: ReadEntry) -> Response:
     """Download the state, which `Session.load` reads."""
     stream = entry.opened
 
-    def write(path: Path) -> tuple[str, dict[str, str]]:
+    def write(path: Path) -> dict[str, str]:
         at = stream.export(path)
-        name = f"{entry.config.id}-{at.seq}.safetensors"
-        return name, {"x-unseen-seq": str(at.seq), "x-unseen-entry": str(at.entry)}
+        return {"x-unseen-seq": str(at.seq), "x-unseen-entry": str(at.entry)}
 
     return await service.download(entry, write)
 
 
-@router.get("/v1/streams/{id}/space", responses={200: {"model": answers.LabelPage}})
+@router.get("/v1/streams/{id}/space", responses={200: {"model": answers.NameList}})
 async def label_space(
-    service: Shared, entry: ReadEntry, format: Literal["safetensors", "json"] = "safetensors", offset: int = 0
+    service: Shared, entry: ReadEntry, format: Literal["safetensors", "json"] = "safetensors"
 ) -> Response:
-    """Download the label space of now, which the state needs, or see a page of its names with their negatives."""
-    labels, owner = entry.opened.labels, entry.config.owner
+    """Download the label space of now, which the state needs, or see its names."""
+    labels = entry.opened.labels
     if format == "json":
-        return json_response(await service.run_chore(owner, lambda: dump_json(views.label_page(labels, offset))))
+        return json_response(dump_json({"names": labels.names}))
 
-    def write(path: Path) -> tuple[str, dict[str, str]]:
+    def write(path: Path) -> dict[str, str]:
         labels.save(path)
-        return f"{entry.config.id}.space.safetensors", {"x-unseen-labels": labels.fingerprint}
+        return {"x-unseen-labels": labels.fingerprint}
 
     return await service.download(entry, write)
 
@@ -247,38 +239,20 @@ async def label_space(
 @router.post("/v1/streams/{id}/snapshots", status_code=201)
 async def take_snapshot(service: Shared, entry: AdminEntry) -> dict[str, int]:
     """Take a snapshot and return its number; where there are too many, the oldest makes room."""
-    taken = await service.run_chore(entry.config.owner, partial(keep_snapshot, service, entry))
+    taken = await service.run_chore(entry.config.owner, entry.opened.snapshot)
     return {"snapshot": taken.entry}
 
 
-@router.post("/v1/streams/{id}/restore", response_model=answers.StreamInfo, openapi_extra=RESTORE)
-async def restore(service: Shared, entry: AdminEntry, request: Request) -> Response:
-    """Go back to a snapshot, to the beginning (snapshot 0), or to an uploaded state; sequence numbers go on."""
-    stream, body = entry.opened, await request.body()
-    if bodies.media_type(request) == RAW:
-        work: Callable[[], object] = partial(restore_upload, stream, body, service.limits)
-    else:
-        number = bodies.parse_json(body or b"{}", schema.RestoreBody).snapshot
-        work = partial(stream.restore, stream.snapshots.find(number).path) if number else stream.reset
+@router.post("/v1/streams/{id}/restore", response_model=answers.StreamInfo)
+async def restore(service: Shared, entry: AdminEntry, body: schema.RestoreBody) -> Response:
+    """Go back to a snapshot, or to the beginning (snapshot 0); sequence numbers go on."""
+    stream = entry.opened
+    work = partial(stream.restore, body.snapshot) if body.snapshot else stream.reset
     await service.run_chore(entry.config.owner, work)
     return await described(service, entry)
 
 
 async def described(service: Service, entry: StreamEntry, status: int = 200, *, recent: bool = False) -> Response:
     """Everything about a stream."""
-    text = await service.run_chore(
-        entry.config.owner, lambda: dump_json(views.stream_info(service.store, entry, recent=recent))
-    )
+    text = await service.run_chore(entry.config.owner, lambda: dump_json(views.stream_info(entry, recent=recent)))
     return json_response(text, status)
-
-
-def keep_snapshot(service: Service, entry: StreamEntry) -> SavedSnapshot:
-    """Take a snapshot by hand, if there is room in its owner's share of the disk."""
-    service.store.check_disk(entry.config.owner, entry.opened.memory)
-    return entry.opened.snapshot()
-
-
-def restore_upload(stream: Stream, data: bytes, limits: Limits) -> None:
-    """Restore an uploaded state."""
-    with bodies.as_file(data, limits) as path:
-        stream.restore(path)

@@ -2,10 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from unseen import detectors
 from unseen.labels.negatives import NegativeCounts
+from unseen.serve.settings import INSIDE
 
 Setting = Annotated[int, Field(ge=-100_000, le=100_000)] | Annotated[FiniteFloat, Field(ge=-100_000, le=100_000)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
@@ -25,12 +27,15 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Samples(RequestBody):
-    """Unit feature vectors, as numbers or as base64 of little-endian float32 rows, or images as base64."""
+class Samples(msgspec.Struct, forbid_unknown_fields=True):
+    """Unit feature vectors, as numbers or as base64 of little-endian float32 rows, or images as base64.
 
-    features: list[list[FiniteFloat]] | str | None = None
+    `keys` is what the samples are called. It is read by msgspec, because there may be many megabytes of it.
+    """
+
+    features: list[list[float]] | str | None = None
     images: list[str] | None = None
-    keys: list[Annotated[str, Field(max_length=1024)]] | None = Field(None, description="What the samples are called.")
+    keys: list[Annotated[str, msgspec.Meta(max_length=INSIDE.key)]] | None = None
 
 
 class ThresholdBody(RequestBody):
@@ -133,13 +138,14 @@ AnyEdit = Promote | Rename | Retire | Dismiss | Correct | Undo
 
 
 def request_body(
-    model: type[RequestBody], *, raw: dict[str, str] | None = None, form: dict[str, bool] | None = None
+    model: type[RequestBody | Samples], *, raw: dict[str, str] | None = None, form: dict[str, bool] | None = None
 ) -> dict[str, Any]:
     """The OpenAPI description of a body of several media types, which a route dispatches on itself.
 
     A JSON model, raw bytes described by media type, or a form whose fields are files (True) or texts.
     """
-    content: dict[str, Any] = {"application/json": {"schema": inlined(model.model_json_schema())}}
+    schema = model.model_json_schema() if issubclass(model, BaseModel) else msgspec.json.schema(model)
+    content: dict[str, Any] = {"application/json": {"schema": inlined(schema)}}
     for media, meaning in (raw or {}).items():
         content[media] = {"schema": {"type": "string", "format": "binary", "description": meaning}}
     if form:

@@ -20,30 +20,29 @@ from unseen.serve.http.bodies import RAW, idempotency_key, read_samples
 from unseen.serve.http.events import EventHub
 from unseen.serve.http.log import RequestLog
 from unseen.serve.http.metrics import Metrics
-from unseen.serve.settings import INSIDE, Settings
+from unseen.serve.settings import Settings
 from unseen.serve.stream.batch import SampleBatch, sample_batch
 from unseen.serve.stream.folder import DataFolder
 from unseen.serve.stream.store import StreamEntry, StreamStore
-from unseen.serve.work.encoding import GroupWords, ImageEncoder, RequiredEncoder, content_digest
+from unseen.serve.work.encoding import ImageEncoder
 from unseen.serve.work.jobs import Jobs
 from unseen.serve.work.threads import RateLimiter
 
 T = TypeVar("T")
-Written = tuple[str, dict[str, str]]  # the name of a file, and headers
+Write = Callable[[Path], dict[str, str]]  # makes a file, and returns headers that say of what
 
 
 class Download(StreamingResponse):
     """A file that `write` makes in a folder of its own; it lies nowhere once it is open, and ends when it is sent."""
 
-    def __init__(self, folder: Path, write: Callable[[Path], Written], end: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, write: Write, end: Callable[[], None]) -> None:
         try:
-            name, headers = write(folder / "file")
+            headers = write(folder / "file")
             self.file, self.end = (folder / "file").open("rb"), end
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        size = os.fstat(self.file.fileno()).st_size
-        headers |= {"content-length": str(size), "content-disposition": f'attachment; filename="{name}"'}
-        super().__init__(iter(partial(self.file.read, INSIDE.chunk), b""), headers=headers, media_type=RAW)
+        headers["content-length"] = str(os.fstat(self.file.fileno()).st_size)
+        super().__init__(iter(partial(self.file.read, 64 << 10), b""), headers=headers, media_type=RAW)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file; the caller may leave before its end."""
@@ -64,7 +63,6 @@ class Service:
         self.events, self.rate = EventHub(self.limits.listeners), RateLimiter(self.limits.rate)
         self.metrics, self.jobs = Metrics(self.store.entries.values), Jobs(self.limits.jobs)
         self.encoder, self.log = ImageEncoder(settings.encoder, self.limits), RequestLog(settings.logs)
-        self.words = GroupWords(self.encoder)
         self.downloads = Counter[str]()  # that are made or sent, by owner
         self.store.on_commit = self.metrics.commit.observe
 
@@ -99,13 +97,10 @@ class Service:
         key = idempotency_key(request)
         if samples.features is not None:
             checked = partial(sample_batch, labels, samples.features, key, keys=samples.keys)
-            return checked() if samples.features.nbytes <= INSIDE.features else await self.run_parser(owner, checked)
-        names = samples.keys or [None] * len(samples)
-        found = await self.encoder.encode(owner, samples.images, names, RequiredEncoder.of(labels))
-        digest = await self.run_parser(owner, partial(content_digest, samples.images))
-        keys = [names[place] for place in found.places] if samples.keys else ()
-        more = {"digest": digest, "keys": keys, "thumbnails": found.thumbnails, "skipped": found.skipped}
-        return sample_batch(labels, found.z, key, **more)
+            is_small = samples.features.nbytes <= 128 << 10  # others are served meanwhile
+            return checked() if is_small else await self.run_parser(owner, checked)
+        z, more = await self.encoder.encode(owner, samples.images, samples.keys, labels)
+        return sample_batch(labels, z, key, **more)
 
     async def observe(self, entry: StreamEntry, batch: SampleBatch) -> str:
         """Learn from a batch and return its verdicts as JSON, after telling listeners."""
@@ -122,8 +117,8 @@ class Service:
         assert entry.score is not None
         return (await entry.score(batch)).text
 
-    async def download(self, entry: StreamEntry, write: Callable[[Path], Written]) -> Response:
-        """The file that `write` makes for one caller, under the name and with the headers that it returns.
+    async def download(self, entry: StreamEntry, write: Write) -> Response:
+        """The file that `write` makes for one caller, with the headers that it returns.
 
         It is made outside the folder of its stream, which may be deleted meanwhile, and lies nowhere once it is open.
         """
@@ -135,15 +130,14 @@ class Service:
         try:
             # what a kill leaves is removed at the next start
             folder = self.store.folder.streams / f".new-export-{time.monotonic_ns()}"
-            threads = self.store.threads.downloads(owner)
+            threads = self.store.threads.chores(owner, "downloads")
             return await asyncio.get_running_loop().run_in_executor(threads, partial(Download, folder, write, end))
         except BaseException:
             end()
             raise
 
     async def close(self) -> None:
-        """Answer what waits, leave every stream with a fresh snapshot, and end all threads."""
+        """Finish what is at work, leave every stream with a fresh snapshot, and end all threads."""
         self.jobs.close()
-        await self.store.idle()
         for close in (self.encoder.close, self.store.close, self.log.close):
             await asyncio.to_thread(close)

@@ -7,14 +7,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from unseen import LabelSpace
-from unseen.labels.nearest import nearest_negatives
 from unseen.serve.http.errors import error_content
 from unseen.serve.http.events import VerdictEvent
-from unseen.serve.settings import PAGE
 from unseen.serve.stream.batch import dump_json
-from unseen.serve.stream.disk import folder_bytes
-from unseen.serve.stream.store import StreamEntry, StreamStore
+from unseen.serve.stream.disk import session_bytes
+from unseen.serve.stream.store import StreamEntry
 from unseen.serve.work.jobs import Job
 from unseen.verdicts import finite
 
@@ -27,7 +24,7 @@ def stream_summary(entry: StreamEntry) -> dict[str, Any]:
     return {**shown, "seq": entry.stream.at.seq if entry.stream else None}
 
 
-def stream_info(store: StreamStore, entry: StreamEntry, *, recent: bool = False) -> dict[str, Any]:
+def stream_info(entry: StreamEntry, *, recent: bool = False) -> dict[str, Any]:
     """Everything about a stream that is open, the summary of another."""
     if entry.stream is None:
         return stream_summary(entry)
@@ -55,9 +52,7 @@ def stream_info(store: StreamStore, entry: StreamEntry, *, recent: bool = False)
         "drift": stream.history.drift,
         "alarm": stream.history.watch.shown(),
         "journal_bytes": stream.journal.size(),
-        "memory_bytes": stream.memory,
-        "disk_bytes": folder_bytes(stream.folder),
-        "disk_expected_bytes": store.expected_disk(stream),
+        "memory_bytes": session_bytes(session),
         "replayed": stream.replayed,
         "faults": stream.faults[-10:],
         "snapshots": [
@@ -71,7 +66,7 @@ def stream_info(store: StreamStore, entry: StreamEntry, *, recent: bool = False)
 def recent_info(entry: StreamEntry) -> dict[str, Any]:
     """Recent margins and the latest verdicts, with which of them have a thumbnail."""
     stream = entry.opened
-    latest = recent_records(entry, stream.at.seq - PAGE.latest - 1)
+    latest = recent_records(entry, stream.at.seq - 61)  # as many as a page shows
     shown = [row | {"pictured": row["seq"] in entry.thumbnails} for row in latest]
     return {"margins": stream.history.margins(), "latest": shown}
 
@@ -87,8 +82,8 @@ def recent_records(entry: StreamEntry, after: int) -> list[dict[str, Any]]:
 def kept_events(entry: StreamEntry, after: int) -> list[VerdictEvent]:
     """The verdicts of the samples after one, as far as they are kept, in events of a bounded size."""
     rows, events = recent_records(entry, after), []
-    for start in range(0, len(rows), PAGE.event):
-        part = rows[start : start + PAGE.event]
+    for start in range(0, len(rows), 256):
+        part = rows[start : start + 256]
         pictured = {"pictured": True} if any(row["seq"] in entry.thumbnails for row in part) else {}
         text = dump_json({"verdicts": part, "repeated": False, **pictured})
         events.append(VerdictEvent(part[0]["seq"], part[-1]["seq"], text))
@@ -101,14 +96,6 @@ def job_info(job: Job) -> dict[str, Any]:
     shown = {"job": job.id, "status": job.status, "stage": job.stage, "done": job.done, "total": job.total}
     error = error_content(job.error)[1] if job.error else None
     return {**shown, "started": started, "stream": job.result, "error": error}
-
-
-def label_page(labels: LabelSpace, offset: int, *, count: int = 100) -> dict[str, Any]:
-    """A page of known names, each with the negatives closest to it."""
-    start = max(0, min(offset, len(labels.names)))
-    near = nearest_negatives(labels, part=slice(start, start + count))
-    shown = [{"name": name, "nearest": [pair.negative for pair in pairs]} for name, pairs in near.items()]
-    return {"offset": start, "total": len(labels.names), "names": shown}
 
 
 def json_response(text: str, status: int = 200) -> Response:

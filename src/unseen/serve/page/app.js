@@ -11,13 +11,14 @@ import { cancel, created } from "/jobs.js";
 
 const $ = (id) => document.getElementById(id);
 const LATEST = 60; // verdicts on screen
+const NAMES = 100; // known names on screen, before a click shows more
 
 const PICTURES = 256; // kept for verdicts that may still be on screen
 
 const page = {
   last: null, // the number of the last sample that was shown
   counted: null, later: [], // counts as of a sample, and the verdicts that came after it
-  stream: null, ended: null, margins: [], threshold: 0, tried: null, names: 0, listening: null, held: [], paused: false,
+  stream: null, ended: null, margins: [], threshold: 0, tried: null, known: [], listening: null, held: [], paused: false,
   pictures: new Map(), // sequence number -> { url, name }
 };
 
@@ -40,7 +41,9 @@ const reportingErrors = (work) => async (...given) => {
 // --- streams ---
 
 async function listStreams(wanted) {
-  const { streams } = await json("/v1/streams");
+  const { streams, spaces } = await json("/v1/streams");
+  $("create-offered").replaceChildren(new Option("none", ""), ...spaces.map((name) => new Option(name)));
+  $("create-offer").hidden = !spaces.length;
   $("stream").replaceChildren(...streams.map((one) => {
     const option = new Option(`${isolated(one.name || one.id)}${one.status === "ready" ? "" : ` (${one.status})`}`, one.id);
     option.disabled = one.status === "opening";
@@ -59,10 +62,9 @@ async function choose(id) {
   page.listening?.abort();
   for (const { url } of page.pictures.values()) URL.revokeObjectURL(url);
   page.pictures.clear();
-  Object.assign(page, { stream: id, ended: null, margins: [], tried: null, names: 0, held: [], last: null, counted: null, later: [] });
+  Object.assign(page, { stream: id, ended: null, margins: [], tried: null, known: [], held: [], last: null, counted: null, later: [] });
   $("stream").value = id;
   $("verdicts").replaceChildren();
-  $("labels").replaceChildren();
   const { latest } = await refresh();
   page.last = latest.at(-1)?.seq ?? page.counted.seq - 1; // what came since is sent first
   listen();
@@ -115,27 +117,28 @@ function showCounts() {
 }
 
 async function namesChanged() {
-  page.names = 0;
-  $("labels").replaceChildren();
   await Promise.all([showNames(), refresh(), review.reload()]);
 }
 
 const corrected = () => Promise.all([groups.showUndo(), review.reload()]);
 
 async function showNames() {
-  const { names, total } = await json(at(`space?format=json&offset=${page.names}`));
-  for (const { name, nearest } of names) {
+  page.known = (await json(at("space?format=json"))).names;
+  const few = page.known.slice(0, 8).map(isolated).join(", ");
+  const more = page.known.length > 8 ? ` and ${(page.known.length - 8).toLocaleString("en")} more` : "";
+  $("knows").textContent = `It knows ${few}${more}. Anything else should be called unknown.`;
+  $("labels").replaceChildren();
+  moreNames();
+}
+
+function moreNames() {
+  const shown = $("labels").childElementCount;
+  for (const name of page.known.slice(shown, shown + NAMES)) {
     const row = $("labels").insertRow();
     row.insertCell().textContent = isolated(name);
-    row.insertCell().textContent = nearest.map(isolated).join(", ") || "none";
     row.append(groups.nameActions(name));
   }
-  if (!page.names) {
-    const few = names.slice(0, 8).map((one) => isolated(one.name)).join(", ");
-    $("knows").textContent = `It knows ${few}${total > 8 ? ` and ${(total - 8).toLocaleString("en")} more` : ""}. Anything else should be called unknown.`;
-  }
-  page.names += names.length;
-  $("more").hidden = page.names >= total;
+  $("more").hidden = $("labels").childElementCount >= page.known.length;
 }
 
 function showSnapshots(snapshots) {
@@ -270,7 +273,7 @@ $("threshold").oninput = () => { page.tried = Number($("threshold").value); draw
 $("follow").onclick = () => { page.tried = null; drawMargins(page); };
 $("histogram").onpointerdown = (event) => { $("histogram").setPointerCapture(event.pointerId); dragThreshold(page, event); };
 $("histogram").onpointermove = (event) => dragThreshold(page, event);
-$("more").onclick = reportingErrors(showNames);
+$("more").onclick = moreNames;
 $("pause").onclick = pause;
 movesByArrows($("verdicts"));
 document.addEventListener("keydown", (event) => {
@@ -297,7 +300,7 @@ $("state").onclick = reportingErrors(async (event) => {
 $("state").href = "#";
 $("new").onclick = () => $("create").showModal();
 $("create-go").onclick = reportingErrors(async () => {
-  const file = $("create-space").files[0], wanted = { name: $("create-name").value };
+  const file = $("create-space").files[0], offered = $("create-offered").value, wanted = { name: $("create-name").value };
   $("create").close();
   let options;
   if (file) {
@@ -306,11 +309,12 @@ $("create-go").onclick = reportingErrors(async () => {
     body.append("stream", JSON.stringify(wanted));
     options = { method: "POST", body };
   } else {
-    wanted.names = $("create-names").value.split("\n").map((name) => name.trim()).filter(Boolean);
+    if (offered) wanted.space = offered;
+    else wanted.names = $("create-names").value.split("\n").map((name) => name.trim()).filter(Boolean);
     options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(wanted) };
   }
-  options.headers = { ...options.headers, "idempotency-key": crypto.randomUUID(), prefer: "wait=2" };
-  await listStreams(await created(await json("/v1/streams", options)));
+  options.headers = { ...options.headers, "idempotency-key": crypto.randomUUID() };
+  await listStreams(await created(await json("/v1/streams?wait=2", options)));
 });
 $("job-cancel").onclick = reportingErrors(cancel);
 $("noted").onclick = reportingErrors(async () => {

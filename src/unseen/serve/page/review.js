@@ -1,6 +1,6 @@
 // The kept samples as a table: filter, sort, look at one, and export labels.
 
-import { ask, json } from "/api.js";
+import { json } from "/api.js";
 import { isolated, part } from "/cards.js";
 import { explain } from "/why.js";
 
@@ -55,7 +55,13 @@ function row(one) {
   return line;
 }
 
+// A cell that a spreadsheet would take for a formula is text.
+const cell = (value) => `"${String(value ?? "").replace(/^[=+\-@\t\r]/, "'$&").replaceAll('"', '""')}"`;
+
 async function download() {
-  const url = URL.createObjectURL(await (await ask(state.at("review?format=csv"))).blob());
+  await load();
+  const names = Object.keys(state.samples[0] ?? { seq: 0 });
+  const lines = [names, ...state.samples.map((one) => names.map((name) => one[name]))].map((row) => row.map(cell).join(","));
+  const url = URL.createObjectURL(new Blob([lines.join("\r\n")], { type: "text/csv" }));
   Object.assign(document.createElement("a"), { href: url, download: "labels.csv" }).click();
 }

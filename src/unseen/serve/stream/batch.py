@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from unseen import LabelSpace
 from unseen.detectors.base import UNIT_TOLERANCE, unit
-from unseen.errors import FeatureError, ServiceError
+from unseen.errors import FeatureError
 from unseen.verdicts import VerdictArray, records
 
 
@@ -116,24 +117,9 @@ def joined(batches: Sequence[SampleBatch]) -> Float[Tensor, "n d"]:
     return torch.from_numpy(np.concatenate([batch.z for batch in batches])).clone()
 
 
-def first_of_each_key(batches: Sequence[SampleBatch]) -> list[SampleBatch]:
-    """The batches without those whose idempotency key came before."""
-    first: dict[bytes | int, SampleBatch] = {}
-    for batch in batches:
-        first.setdefault(id(batch) if batch.idempotency is None else batch.idempotency, batch)
-    return list(first.values())
-
-
 def split_by_batch(block: BatchVerdicts, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
     """The verdicts of a block for each of its batches; of samples that were only scored none has a number."""
-    parts = np.split(block.verdicts, np.cumsum([len(batch) for batch in batches])[:-1])
-    found, first = [], block.first
-    for part in parts:
-        found.append(BatchVerdicts(first, part, block.names))
-        first += len(part) if first >= 0 else 0
-    return found
-
-
-def key_used_twice() -> ServiceError:
-    """The error for a key that came twice at once."""
-    return ServiceError(409, "expected an idempotency key used once at a time, got it twice at once; try again")
+    parts = pairwise([0, *accumulate(map(len, batches))])
+    first, names = max(0, block.first), block.names
+    found = [BatchVerdicts(first + start, block.verdicts[start:end], names) for start, end in parts]
+    return found if block.first >= 0 else [replace(one, first=-1) for one in found]

@@ -1,4 +1,4 @@
-"""What streams take of disk and memory, known before one is made; and which failures of a disk pass by themselves."""
+"""What streams take of disk and memory, and which failures of a disk pass by themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import sqlite3
 from functools import lru_cache
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -16,8 +15,8 @@ from torch.nn.functional import normalize
 from unseen import LabelSpace
 from unseen.detectors.state import flatten
 from unseen.errors import ServiceError, UnseenError
-from unseen.serve.settings import INSIDE, Durability, Limits
-from unseen.serve.stream.config import UNFIT, StreamConfig
+from unseen.serve.settings import Limits
+from unseen.serve.stream.folder import UNFIT, StreamConfig
 from unseen.session import Session
 
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS})
@@ -33,25 +32,6 @@ def disk_is_full(error: object) -> ServiceError:
     """The error for a full or failing disk."""
     why = getattr(error, "strerror", None) or error  # without the path, which is nobody's business
     return ServiceError(507, f"expected room and a sound disk, got {why}; nothing was learned, try again")
-
-
-def folder_bytes(folder: Path) -> int:
-    """The bytes of the files in a folder; one that is removed meanwhile takes none."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
-    return total
-
-
-def expected_bytes(labels: LabelSpace, state: int, durability: Durability) -> int:
-    """The bytes that a stream may come to: its names, its automatic snapshots, and what the journal needs."""
-    row = labels.dim * labels.id_anchors.element_size()
-    space = (len(labels.names) + len(labels.negatives)) * row
-    journal = (INSIDE.autos * durability.every + durability.retain) * row + durability.receipts * INSIDE.receipt
-    return space + (INSIDE.autos + 1) * state + journal
 
 
 def check_names(labels: LabelSpace, limits: Limits) -> None:

@@ -10,15 +10,14 @@ import hashlib
 import os
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from unseen.errors import StateError
-from unseen.serve.settings import INSIDE
 from unseen.serve.stream.disk import disk_is_full, is_transient
 
 FORMATS = (2, 1)  # of the tables below, stamped into the file: what is written, what is read; others are refused
@@ -44,8 +43,8 @@ COMMIT;
 """
 
 TIP = "journal.tip"
-OBSERVE, RESET, RESTORE, EDIT, GROUP = "observe", "reset", "restore", "edit", "group"
-DISK = ThreadPoolExecutor(INSIDE.disk_threads, "disk")  # they wait for a disk while others compute
+Kind = Literal["observe", "reset", "restore", "edit", "group"]
+DISK = ThreadPoolExecutor(max_workers=32, thread_name_prefix="disk")  # they wait for a disk while others compute
 
 
 def hash_of(*parts: bytes) -> bytes:
@@ -81,7 +80,7 @@ class JournalEntry:
     """One thing that happened: a block of features, a reset, a restore or an edit (the hash of the state file that
     it gave), or numbers that groups were given."""
 
-    kind: str
+    kind: Kind
     count: int
     payload: bytes
 
@@ -107,7 +106,7 @@ class Receipt:
         if seal not in (b"", _sealed(key, digest, first, answer)):
             raise ValueError("a receipt's checksum differs")
         is_count = len(answer) == len(bytes(8))
-        return cls(key, digest, first, int.from_bytes(answer, "little") if is_count else len(answer) // INSIDE.verdict)
+        return cls(key, digest, first, int.from_bytes(answer, "little") if is_count else len(answer) // 39)
 
 
 def _sealed(key: bytes, digest: bytes, first: int, answer: bytes) -> bytes:
@@ -197,10 +196,6 @@ class Journal:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
-
-    def run(self, append: Callable[[], None]) -> Future[None]:
-        """Do what appends while the caller goes on; the caller waits before it does anything."""
-        return DISK.submit(append)
 
     def take_back(self, to: Position) -> None:
         """Remove the entry after a point, which could not be computed."""

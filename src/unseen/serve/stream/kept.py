@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from unseen import LabelSpace, checkpoint
+from unseen import LabelSpace, checkpoint, demo
 from unseen.discover import Edited, Vocabulary, explain, group, undo
 from unseen.discover.edit import RELABELS, last_edit
 from unseen.discover.groups import with_numbers
@@ -18,8 +18,7 @@ from unseen.errors import LabelError, ServiceError, StateError
 from unseen.reservoir import Reservoir
 from unseen.serve.settings import Limits
 from unseen.serve.stream.disk import check_names
-from unseen.serve.stream.journal import EDIT
-from unseen.serve.stream.snapshots import BEFORE
+from unseen.serve.stream.journal import Position
 from unseen.session import Session
 
 if TYPE_CHECKING:
@@ -35,15 +34,9 @@ class KeptSamples(NamedTuple):
     first: int
 
     @classmethod
-    def of(cls, stream: Stream) -> KeptSamples:
-        """What readers of a stream see."""
-        session, at = stream.published()
+    def of(cls, session: Session, at: Position) -> KeptSamples:
+        """The kept samples of a session at a point of its stream."""
         return cls(session, at.seq - int(session.snapshot.tally.seen))
-
-    @classmethod
-    def within(cls, stream: Stream, session: Session) -> KeptSamples:
-        """What an edit sees, while the stream is locked."""
-        return cls(session, stream.at.seq - int(session.snapshot.tally.seen))
 
     def seq(self, key: str) -> int:
         """The sequence number of a kept sample."""
@@ -52,9 +45,8 @@ class KeptSamples(NamedTuple):
     def key(self, seq: int) -> str:
         """What the session calls a sample; refuse one that is not kept."""
         if seq - self.first not in self.session.reservoir.images.place.tolist():  # a caller's number may be any
-            raise ServiceError(
-                404, f"expected a sample that the stream has kept, got {seq}; the latest unknown ones are"
-            )
+            what = f"expected a sample that the stream has kept, got {seq}; the latest unknown ones are"
+            raise ServiceError(404, what)
         return f"#{seq - self.first + 1}"
 
 
@@ -91,19 +83,17 @@ class GroupNumbers(NamedTuple):
         return cls(next_group, dict(zip(rest[:half], rest[half:], strict=True)))
 
 
-class Words(Protocol):
-    """Where groups get their names from."""
-
-    def of(self, labels: LabelSpace) -> Vocabulary | None:
-        """The words for a label space, None for its negatives."""
+def vocabulary(labels: LabelSpace) -> Vocabulary | None:
+    """The words that groups may be called by: those of the demo for its own, None for the negatives."""
+    return demo.vocabulary() if labels.encoder == demo.load().space.encoder else None
 
 
-def stream_groups(stream: Stream, words: Words) -> dict[str, Any]:
+def stream_groups(stream: Stream) -> dict[str, Any]:
     """The groups of the kept unknown samples, largest first; the stream keeps their numbers, unless it was edited or
     began anew, with another history, meanwhile."""
     with stream.grouping:
-        history, samples = stream.history, KeptSamples.of(stream)
-        found = group(samples.session, words.of(samples.session.detector.labels))
+        history, samples = stream.history, KeptSamples.of(*stream.published())
+        found = group(samples.session, vocabulary(samples.session.detector.labels))
         with stream.changing():
             if stream.history is history and edit_count(stream.writer) == edit_count(found.session):
                 stream.number_groups(GroupNumbers.of(found.session.reservoir))
@@ -116,7 +106,7 @@ def stream_groups(stream: Stream, words: Words) -> dict[str, Any]:
 
 def explain_sample(stream: Stream, seq: int) -> dict[str, Any]:
     """Why a kept sample gets its verdict from the stream as it is now."""
-    samples = KeptSamples.of(stream)
+    samples = KeptSamples.of(*stream.published())
     key, images = samples.key(seq), samples.session.reservoir.images
     z = images.features[images.names().index(key)].to(stream.labels.id_anchors)
     row = explain(samples.session, z, key=key).row() | {"key": None}
@@ -127,22 +117,19 @@ def explain_sample(stream: Stream, seq: int) -> dict[str, Any]:
 
 def reviewed_samples(stream: Stream) -> list[tuple[int, ReviewedImage]]:
     """The kept samples by number, each with its verdict and the word of a person."""
-    samples = KeptSamples.of(stream)
+    samples = KeptSamples.of(*stream.published())
     return [(samples.seq(row.key), row) for row in reviewed(samples.session)]
 
 
 def corrected(stream: Stream, names: Mapping[int, str], session: Session) -> Edited:
     """The session with what a person says that kept samples show, by sequence number."""
-    samples = KeptSamples.within(stream, session)
-    try:
-        return correct(session, {samples.key(seq): name for seq, name in names.items()})
-    except ServiceError as error:
-        raise StateError(str(error)) from error
+    samples = KeptSamples.of(session, stream.at)
+    return correct(session, {samples.key(seq): name for seq, name in names.items()})
 
 
 def undone(stream: Stream, session: Session) -> Edited:
     """The session without its last edit: as it was before, where that state is kept."""
-    path = stream.snapshots.slot(BEFORE, int(last_edit(session).get("entry", 0))).path
+    path = stream.snapshots.slot("before", int(last_edit(session).get("entry", 0))).path
     return undo(session, stream.resumed(checkpoint.load(path)) if path.exists() else None)
 
 
@@ -161,11 +148,11 @@ def edit_stream(stream: Stream, change: Change, limits: Limits, *, after: int | 
         check_names(done.session.detector.labels, limits)
         record = {**done.record, "entry": stream.at.entry + 1, "seq": stream.at.seq}
         if record["verb"] in RELABELS:
-            before = stream.snapshots.slot(BEFORE, stream.at.entry + 1).path
+            before = stream.snapshots.slot("before", stream.at.entry + 1).path
             stream.writer.save(before, with_space=False, position=list(stream.at))
         kept = done.session.reservoir
         kept = replace(kept, journal=(*kept.journal[:-1], record))
-        stream.take_over(EDIT, done.session.at(done.session.snapshot, reservoir=kept))
+        stream.take_over("edit", done.session.at(done.session.snapshot, reservoir=kept))
         stream.snapshots.tidy()
     stream.cover_restores()
     return record
@@ -181,8 +168,5 @@ def refuse_other_edit(session: Session, after: int | None) -> None:
     now = edit_count(session)
     if after is not None and after != now:
         last = session.reservoir.journal[-1] if session.reservoir.journal else {"verb": "reset"}
-        what = f"{last['verb']} {last.get('name', last.get('group', ''))}".strip()
-        raise StateError(
-            f"expected the stream as it was after edit {after}, got edit {now} ({what}): someone else was faster; "
-            "look at the groups again"
-        )
+        what = f"{now} ({last['verb']} {last.get('name', last.get('group', ''))})".replace(" )", ")")
+        raise StateError(f"expected the stream as it was after edit {after}, got edit {what}; look at the groups again")

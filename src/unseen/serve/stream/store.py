@@ -10,24 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from unseen import LabelSpace, detectors
 from unseen.detectors.base import BLOCK
 from unseen.errors import ServiceError, StateError, UnseenError
-from unseen.serve.settings import EVERYONE, INSIDE, PAGE, Settings
+from unseen.serve.settings import EVERYONE, PAGE, Settings
 from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, with_texts
-from unseen.serve.stream.config import StreamConfig, read_config
-from unseen.serve.stream.disk import check_names, disk_is_full, expected_bytes, folder_bytes, state_bytes
-from unseen.serve.stream.folder import DataFolder
+from unseen.serve.stream.disk import check_names, disk_is_full, session_bytes, state_bytes
+from unseen.serve.stream.folder import DataFolder, StreamConfig, read_config
 from unseen.serve.stream.history import RecentItems
-from unseen.serve.stream.snapshots import AUTO
 from unseen.serve.stream.stream import Stream
-from unseen.serve.work.batcher import MicroBatcher
-from unseen.serve.work.threads import Threads, thread_pool
+from unseen.serve.work.threads import MicroBatcher, Threads, thread_pool
 
 log = logging.getLogger("unseen.serve")
 
-READY, OPENING, WAITING, DAMAGED, REFUSED = "ready", "opening", "waiting", "damaged", "refused"
+Status = Literal["ready", "opening", "waiting", "damaged", "refused"]
 
 
 @dataclass
@@ -35,18 +33,14 @@ class StreamEntry:
     """A stream in a store: its status and, if it is open, what samples go through and what came with them."""
 
     config: StreamConfig
-    status: str = OPENING
+    status: Status = "opening"
     reason: str = ""
     stream: Stream | None = None
     observe: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
     score: MicroBatcher[SampleBatch, BatchVerdicts] | None = None
-    thumbnails: RecentItems[bytes] = field(
-        default_factory=partial(RecentItems, PAGE.pictures, PAGE.pictures * PAGE.picture)
-    )
-    unknown: RecentItems[bytes] = field(  # their thumbnails
-        default_factory=partial(RecentItems, PAGE.unknown_pictures, PAGE.unknown_pictures * PAGE.picture)
-    )
-    keys: RecentItems[str | None] = field(default_factory=partial(RecentItems, PAGE.recent, PAGE.keys))
+    thumbnails: RecentItems[bytes] = field(default_factory=partial(RecentItems, 256, 1 << 20))
+    unknown: RecentItems[bytes] = field(default_factory=partial(RecentItems, 512, 2 << 20))  # their thumbnails
+    keys: RecentItems[str | None] = field(default_factory=partial(RecentItems, PAGE.recent, 1 << 18))
 
     def keep(self, answer: BatchVerdicts, batch: SampleBatch) -> None:
         """Keep what the latest samples are called, their thumbnails, and for longer those of the unknown ones."""
@@ -66,13 +60,8 @@ class StreamEntry:
         if self.stream is None:
             why = self.reason or "still being opened; try again in a moment"
             what = f"expected a stream that is ready, got one that is {self.status}: {why}"
-            raise ServiceError(507 if self.status == WAITING else 503, what, self.status)
+            raise ServiceError(507 if self.status == "waiting" else 503, what, self.status)
         return self.stream
-
-    async def idle(self) -> None:
-        """Wait until every request to the stream is answered."""
-        for batcher in filter(None, (self.observe, self.score)):
-            await batcher.idle()
 
 
 class StreamStore:
@@ -95,13 +84,13 @@ class StreamStore:
         observe, score = (partial(with_texts, work) for work in (stream.observe, stream.score))
         entry.observe = MicroBatcher(observe, executor, block=BLOCK, queue=queue)
         entry.score = MicroBatcher(score, executor, block=BLOCK, queue=queue)
-        entry.stream, entry.status = stream, READY
+        entry.stream, entry.status = stream, "ready"
 
     def open_all(self) -> None:
         """Open every stream that can be read, several at a time; one that fails concerns no other."""
         # opening computes and waits for the disk in turn
         with thread_pool(2 * len(os.sched_getaffinity(0)), "open", compute=self.settings.compute) as pool:
-            list(pool.map(self._try_open, [entry for entry in self.entries.values() if entry.status == OPENING]))
+            list(pool.map(self._try_open, [entry for entry in self.entries.values() if entry.status == "opening"]))
         self.ready = True
 
     def _try_open(self, entry: StreamEntry) -> None:
@@ -111,16 +100,14 @@ class StreamStore:
             self.open(entry)
         except (OSError, ServiceError) as error:
             refused = error if isinstance(error, ServiceError) else disk_is_full(error)
-            if entry.status != WAITING:
+            if entry.status != "waiting":
                 log.error("stream %s waits: %s", entry.config.id, refused)
-            entry.status, entry.reason = WAITING, self._without_path(refused)
-        except UnseenError as error:
-            log.error("stream %s refused: %s", entry.config.id, error)
-            entry.status, entry.reason = DAMAGED, self._without_path(error)
+            entry.status, entry.reason = "waiting", self._without_path(refused)
         except Exception as error:  # whatever it is, the other streams go on
-            log.exception("stream %s refused", entry.config.id)
-            what = type(error).__name__
-            entry.status, entry.reason = DAMAGED, f"expected a stream that opens, got {what}; the log says where"
+            is_told = isinstance(error, UnseenError)
+            log.error("stream %s refused: %s", entry.config.id, error, exc_info=not is_told)
+            what = f"expected a stream that opens, got {type(error).__name__}; the log says where"
+            entry.status, entry.reason = "damaged", self._without_path(error) if is_told else what
 
     def _without_path(self, error: Exception) -> str:
         """Why a stream is not open, without saying where on our disk it lies: its owner reads this."""
@@ -131,7 +118,7 @@ class StreamStore:
         if self.ready and time.monotonic() - self._retried > 1:
             self._retried = time.monotonic()
             for entry in self.entries.values():
-                if entry.status == WAITING:
+                if entry.status == "waiting":
                     self.threads.keeper.submit(self._try_open, entry)
 
     def create(self, labels: LabelSpace, wanted: StreamConfig) -> StreamEntry:
@@ -141,9 +128,7 @@ class StreamStore:
         if sum(entry.config.owner == wanted.owner for entry in self.entries.values()) >= most:
             raise ServiceError(409, f"expected at most {most} streams, got one more; delete one first", "streams")
         wanted = replace(wanted, detector=detectors.find(wanted.detector).name)
-        size = state_bytes(wanted, labels)
-        self._check_memory(wanted.owner, size)
-        self.check_disk(wanted.owner, expected_bytes(labels, size, self.settings.durability))
+        self._check_memory(wanted.owner, state_bytes(wanted, labels))
         wanted.check(labels)
         config = self.folder.add_stream(labels, wanted)
         entry = self.entries[config.id] = StreamEntry(config)
@@ -154,35 +139,14 @@ class StreamStore:
         """Refuse a stream whose state would not fit beside those there are, before anything of it is made."""
         limits, taken = self.settings.limits, Counter[str]()
         for entry in list(self.entries.values()):
-            taken[entry.config.owner] += entry.stream.memory if entry.stream else 0
+            taken[entry.config.owner] += session_bytes(entry.stream.readers) if entry.stream else 0
         for what, before, most in (
             ("your streams", taken[owner], limits.memory_each),
             ("all streams", taken.total(), limits.memory),
         ):
             if before + size > most:
-                raise ServiceError(
-                    413,
-                    f"expected {what} to take at most {most:,} bytes, got {before:,} and {size:,} for a new one; "
-                    "choose smaller settings or delete a stream",
-                    "memory",
-                )
-
-    def check_disk(self, owner: str, more: int) -> None:
-        """Refuse what would take an owner over its share of the disk, by what its streams may come to or have."""
-        streams = [entry.stream for entry in list(self.entries.values()) if entry.config.owner == owner]
-        taken = sum(max(self.expected_disk(one), folder_bytes(one.folder)) for one in filter(None, streams))
-        most = self.settings.limits.disk_each
-        if taken + more > most:
-            raise ServiceError(
-                413,
-                f"expected your streams to take at most {most:,} bytes of disk, got {taken:,} and {more:,} more; "
-                "delete snapshots or streams",
-                "quota",
-            )
-
-    def expected_disk(self, stream: Stream) -> int:
-        """The bytes on disk that a stream may come to, without snapshots taken by hand."""
-        return expected_bytes(stream.labels, stream.memory, self.settings.durability)
+                what = f"expected {what} to take at most {most:,} bytes, got {before:,} and {size:,} for a new one"
+                raise ServiceError(413, f"{what}; choose smaller settings or delete a stream", "memory")
 
     def delete(self, entry: StreamEntry) -> None:
         """Remove a stream and everything it learned."""
@@ -222,15 +186,10 @@ class StreamStore:
         streams.sort(key=lambda stream: stream.replay_seconds, reverse=True)
         excess = sum(stream.replay_seconds for stream in streams) - self.settings.durability.replay_seconds
         count = 0
-        while excess > 0 and count < min(len(streams), INSIDE.snapshots):
+        while excess > 0 and count < min(len(streams), 8):
             excess -= streams[count].replay_seconds
             count += 1
         return streams[:count]
-
-    async def idle(self) -> None:
-        """Wait until every request to any stream is answered."""
-        for entry in list(self.entries.values()):
-            await entry.idle()
 
     def close(self) -> None:
         """Finish the work in the threads, leave every stream with a fresh snapshot, and release the folder."""
@@ -248,16 +207,17 @@ def _entry(folder: Path) -> StreamEntry:
     try:
         config = read_config(folder)
     except StateError as error:
-        return StreamEntry(StreamConfig(folder.name, "", EVERYONE, ""), DAMAGED, str(error))
-    if config.id != folder.name:  # two that write to one journal would spoil it
-        reason = f"expected the stream {folder.name} in its folder, got {config.id}; remove the copy or the link"
-        return StreamEntry(StreamConfig(folder.name, "", EVERYONE, ""), REFUSED, reason)
-    return StreamEntry(config, REFUSED if config.refusal else OPENING, config.refusal)
+        return StreamEntry(StreamConfig(folder.name, "", EVERYONE, ""), "damaged", str(error))
+    if config.id == folder.name:
+        return StreamEntry(config, "refused" if config.refusal else "opening", config.refusal)
+    # two that write to one journal would spoil it
+    reason = f"expected the stream {folder.name} in its folder, got {config.id}; remove the copy or the link"
+    return StreamEntry(StreamConfig(folder.name, "", EVERYONE, ""), "refused", reason)
 
 
 def _snapshot(stream: Stream) -> None:
     try:
-        stream.snapshot(AUTO)
+        stream.snapshot("auto")
     except OSError as error:  # the journal still has everything: say so and try again later
         stream.faults.append(f"no snapshot: {error}")
         log.error("no snapshot of %s: %s", stream.config.id, error)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -18,34 +18,14 @@ import torch
 from unseen import LabelSpace, checkpoint
 from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import INSIDE, Durability
-from unseen.serve.stream.batch import (
-    BatchVerdicts,
-    SampleBatch,
-    first_of_each_key,
-    joined,
-    key_used_twice,
-    split_by_batch,
-)
-from unseen.serve.stream.config import StreamConfig
-from unseen.serve.stream.disk import disk_is_full, session_bytes
+from unseen.serve.stream import journal as journal_
+from unseen.serve.stream import states
+from unseen.serve.stream.batch import BatchVerdicts, SampleBatch, joined, split_by_batch
+from unseen.serve.stream.disk import disk_is_full
+from unseen.serve.stream.folder import StreamConfig
 from unseen.serve.stream.history import History, RecentItems
-from unseen.serve.stream.journal import (
-    EDIT,
-    GROUP,
-    OBSERVE,
-    RESET,
-    RESTORE,
-    TIP,
-    Journal,
-    JournalEntry,
-    Position,
-    Receipt,
-    Retention,
-)
+from unseen.serve.stream.journal import Journal, JournalEntry, Position, Receipt, Retention
 from unseen.serve.stream.kept import GroupNumbers
-from unseen.serve.stream.snapshots import AUTO, BEFORE, DAMAGED, KEPT, RESTORED, SavedSnapshot, SnapshotFolder
-from unseen.serve.stream.spaces import SpaceFolder
-from unseen.serve.stream.state_checks import arithmetic, refuse_unusable
 from unseen.session import Session
 
 log = logging.getLogger("unseen.serve")
@@ -59,8 +39,8 @@ class Stream:
 
     def __init__(self, folder: Path, config: StreamConfig, durability: Durability) -> None:
         self.folder, self.config, self.durability = folder, config, durability
-        self.spaces = SpaceFolder(folder)
-        self.snapshots = SnapshotFolder(folder / "snapshots", durability.kept)
+        self.spaces = states.SpaceFolder(folder)
+        self.snapshots = states.SnapshotFolder(folder / "snapshots", durability.kept)
         self.faults: list[str] = []
         self.snapshot_queued = False
         self.on_commit: Callable[[float], object] = lambda seconds: None
@@ -80,11 +60,6 @@ class Stream:
         return self.readers.detector.labels
 
     @property
-    def memory(self) -> int:
-        """The bytes of the state; while a block is learned there are two."""
-        return session_bytes(self.readers)
-
-    @property
     def snapshot_due(self) -> bool:
         """Whether an automatic snapshot should be taken."""
         return self.at.seq - self._snapshotted >= self.durability.every
@@ -101,23 +76,25 @@ class Stream:
 
     def observe(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
         """Learn from a block, wait until it is on disk, then let readers see it and answer."""
+        used_twice = ServiceError(409, "expected an idempotency key used once at a time, got it twice; try again")
         with self.changing():
             repeated = [self._answered_before(batch) for batch in batches]
-            fresh = first_of_each_key([b for b, answer in zip(batches, repeated, strict=True) if answer is None])
+            new = [batch for batch, answer in zip(batches, repeated, strict=True) if answer is None]
+            fresh = list({batch.idempotency or id(batch): batch for batch in new[::-1]}.values())[::-1]  # once each
             learned = dict(zip(map(id, fresh), self._learn(fresh), strict=True)) if fresh else {}
             # a key that came twice in one block is answered like a retry of the first
             return [
-                old or learned.get(id(batch)) or self._answered_before(batch) or key_used_twice()
+                old or learned.get(id(batch)) or self._answered_before(batch) or used_twice
                 for batch, old in zip(batches, repeated, strict=True)
             ]
 
     def reset(self) -> None:
         """Forget everything learned; sequence numbers go on."""
         with self.changing():
-            self.append(JournalEntry(RESET, 0, b""))
+            self.append(JournalEntry("reset", 0, b""))
             self._begin(self.config.fresh(self.labels))
 
-    def snapshot(self, kind: str = KEPT) -> SavedSnapshot:
+    def snapshot(self, kind: states.Kind = "kept") -> states.SavedSnapshot:
         """Write the state readers see to a file of its own, while the writer goes on."""
         with self._saving:
             covered = self.replay_seconds
@@ -126,7 +103,7 @@ class Stream:
             saved = self.snapshots.slot(kind, at.entry)
             session.save(saved.path, with_space=False, position=list(at))
             oldest = self.snapshots.tidy()
-            if kind == AUTO:
+            if kind == "auto":
                 self._snapshotted = at.seq
                 with self.lock:
                     self.replay_seconds -= covered
@@ -145,36 +122,33 @@ class Stream:
         labels = self.spaces.find(str(found.identity.get("labels"))) or self.labels
         return self.config.fresh(labels).resumed(found)
 
-    def restore(self, source: Path) -> None:
-        """Go on from the state in a file, within what a stream may keep; refuse one from which none could."""
-        session = self.resumed(checkpoint.load(source))
-        refuse_unusable(session)
-        kept = session.reservoir
-        session = session.at(session.snapshot, reservoir=replace(kept, unknown=min(kept.unknown, INSIDE.unknown)))
+    def restore(self, number: int) -> None:
+        """Go back to a snapshot, by the number of the entry that it covers."""
+        session = self.resumed(checkpoint.load(self.snapshots.find(number).path))
         with self.changing():
-            self.take_over(RESTORE, session)
+            self.take_over("restore", session)
         self.cover_restores()
 
-    def take_over(self, kind: str, session: Session) -> None:
+    def take_over(self, kind: journal_.Kind, session: Session) -> None:
         """Go on from another session, once its label space, its state and a journal entry are on disk."""
         self.spaces.add(session.detector.labels)
-        saved = self.snapshots.slot(RESTORED, self.at.entry + 1)
+        saved = self.snapshots.slot("restored", self.at.entry + 1)
         session.save(saved.path, with_space=False, position=list(self.at))
         self.append(JournalEntry(kind, 0, saved.digest))
         self._go_on(kind, session)
 
     def cover_restores(self) -> None:
         """Take a snapshot where several states of restores and edits are on disk, which it makes needless."""
-        if len(self.snapshots.all(RESTORED)) > INSIDE.autos:
-            self.snapshot(AUTO)
+        if len(self.snapshots.all("restored")) > INSIDE.autos:
+            self.snapshot("auto")
         with self.lock:
-            needed = {saved.labels for saved in self.snapshots.all(AUTO, KEPT, RESTORED, BEFORE)}
+            needed = {saved.labels for saved in self.snapshots.all("auto", "kept", "restored", "before")}
             self.spaces.drop(but=needed | {self.labels.fingerprint})
 
     def number_groups(self, numbers: GroupNumbers) -> None:
         """Keep the numbers that groups were given, in the journal too; while the stream is being changed."""
         if numbered := numbers.given_to(self.writer):
-            self.append(JournalEntry(GROUP, 0, numbers.to_bytes()))
+            self.append(JournalEntry("group", 0, numbers.to_bytes()))
             self.writer = numbered
             self._publish()
 
@@ -202,7 +176,7 @@ class Stream:
         """Take a last snapshot, so that the next start replays nothing, and close the files."""
         if self.at.seq > self._snapshotted:
             try:
-                self.snapshot(AUTO)
+                self.snapshot("auto")
             except OSError as error:  # the journal has it all
                 log.warning("no snapshot of %s at the end: %s", self.config.id, error)
         self.abandon()
@@ -232,12 +206,10 @@ class Stream:
 
     def _learn(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
         z, first, started = joined(batches), self.at.seq, time.perf_counter()
-        receipts, seq = [], first
-        for batch in batches:
-            if batch.idempotency is not None:
-                receipts.append(Receipt(batch.idempotency, batch.digest, seq, len(batch)))
-            seq += len(batch)
-        with self._appended_meanwhile(JournalEntry(OBSERVE, len(z), z.numpy().tobytes()), receipts):
+        numbered = zip(batches, accumulate(map(len, batches), initial=first), strict=False)
+        keyed = ((batch, seq) for batch, seq in numbered if batch.idempotency is not None)
+        receipts = [Receipt(batch.idempotency or b"", batch.digest, seq, len(batch)) for batch, seq in keyed]
+        with self._appended_meanwhile(JournalEntry("observe", len(z), z.numpy().tobytes()), receipts):
             verdicts = self.writer.observe(z)
             block = BatchVerdicts(first, verdicts.structured(), verdicts.names)
             self.replay_seconds += time.perf_counter() - started
@@ -254,7 +226,7 @@ class Stream:
     def _appended_meanwhile(self, entry: JournalEntry, receipts: Sequence[Receipt]) -> Iterator[None]:
         """Write an entry while it is computed, because a disk takes as long as a sample; both are waited for."""
         before = self.at
-        appended = self.journal.run(partial(self.append, entry, receipts))
+        appended = journal_.DISK.submit(self.append, entry, receipts)
         try:
             yield
         except BaseException:
@@ -274,10 +246,10 @@ class Stream:
         """From what is on disk to a session: the newest sound snapshot, and the journal's entries after it."""
         self.journal = Journal(self.folder / "journal.db", self.start)
         if self.journal.lost_tip:
-            self.faults.append(f"{TIP} was removed: blocks that were acknowledged may be missing")
-        newest = self.snapshots.newest(self.resumed, self.faults)
-        session, self.at = newest or (self.config.fresh(self.spaces.first), self.start)
-        self._answers = RecentItems(INSIDE.answers, INSIDE.answered)
+            self.faults.append(f"{journal_.TIP} was removed: blocks that were acknowledged may be missing")
+        found = self.snapshots.newest(self.resumed, self.faults)
+        session, self.at = found or (self.config.fresh(self.spaces.first), self.start)
+        self._answers = RecentItems(1024, 8192)  # as many samples
         self._begin(session)
         self._snapshotted = self.at.seq
         started, receipts = time.perf_counter(), deque(self.journal.receipts("first >=", self.at.seq))
@@ -290,17 +262,19 @@ class Stream:
         self.replayed, self.replay_seconds = self.at.seq - self._snapshotted, time.perf_counter() - started
         self._publish()
         self._compare_arithmetic()
-        if ahead := [one.path.name for one in self.snapshots.all(AUTO, KEPT, DAMAGED) if one.entry > self.at.entry]:
+        if ahead := [
+            one.path.name for one in self.snapshots.all("auto", "kept", "damaged") if one.entry > self.at.entry
+        ]:
             raise StateError(f"expected a journal up to {ahead[-1]}, got one that ends before it; restore a backup")
         self._fresh = True
 
     def _replay(self, entry: JournalEntry, at: Position, receipts: Sequence[Receipt]) -> None:
-        if entry.kind == RESET:
+        if entry.kind == "reset":
             self._begin(self.config.fresh(self.labels))
-        elif entry.kind == GROUP:
+        elif entry.kind == "group":
             self.writer = GroupNumbers.of_bytes(entry.payload).given_to(self.writer) or self.writer
-        elif entry.kind in (RESTORE, EDIT):
-            saved = self.snapshots.slot(RESTORED, at.entry)
+        elif entry.kind in ("restore", "edit"):
+            saved = self.snapshots.slot("restored", at.entry)
             if not saved.path.is_file() or saved.digest != entry.payload:
                 raise StateError(f"expected the state {saved.path.name} as it was, got another; restore a backup")
             self._go_on(entry.kind, self.resumed(checkpoint.load(saved.path)))
@@ -312,7 +286,7 @@ class Stream:
 
     def _compare_arithmetic(self) -> None:
         """Note what computes, and a fault where a replay could not give the bits that were learned."""
-        then, now = self.journal.note("arithmetic"), arithmetic()
+        then, now = self.journal.note("arithmetic"), states.arithmetic()
         if then != now:
             self.journal.set_note("arithmetic", now)
             if then and self.replayed:
@@ -321,7 +295,7 @@ class Stream:
 
     def _go_on(self, kind: str, session: Session) -> None:
         """Let a session take the place of the writer's, after the journal entry that says so."""
-        if kind == RESTORE:
+        if kind == "restore":
             self._begin(session)
         else:
             self.writer = session

@@ -6,11 +6,12 @@ process is forked from one that has imported everything, so that a new one begin
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import logging
-import queue
 import resource
 import signal
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -28,9 +29,7 @@ from unseen.images.decode import decode, jpeg_thumbnail
 from unseen.serve.settings import Limits
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF")  # and HEIC, by its package: what cameras and web sites write
-SIDE = 96  # pixels of a thumbnail's longer side
 CONTEXT = get_context("forkserver")
-DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 Prepare = Callable[[Sequence[Image]], torch.Tensor]
 
@@ -42,31 +41,31 @@ class DecodedImage(NamedTuple):
     thumbnail: bytes
 
 
-class DecoderProcesses:
+class Decoders:
     """So many processes, each of which decodes one image at a time."""
 
     def __init__(self, count: int, limits: Limits) -> None:
         self._limits = limits
         CONTEXT.set_forkserver_preload([__name__, "unseen.encoders"])
-        self._free: queue.SimpleQueue[ProcessPoolExecutor] = queue.SimpleQueue()
+        self._free: asyncio.Queue[ProcessPoolExecutor] = asyncio.Queue()
         for _ in range(count):
-            self._free.put(self._started())
+            self._free.put_nowait(self._started())
 
-    def decode(self, prepare: Prepare, data: bytes) -> DecodedImage | ImageError:
+    async def decode(self, prepare: Prepare, data: bytes) -> DecodedImage | ImageError:
         """An image as `prepare` makes it, or why it cannot be; waits for a process that is free."""
-        process = self._free.get()
+        process, most, seconds = await self._free.get(), self._limits.pixels, self._limits.decode_seconds
         try:
-            return process.submit(_decoded, prepare, data, self._limits.pixels, self._limits.decode_seconds).result()
+            return await asyncio.wrap_future(process.submit(_decoded, prepare, data, most, seconds))
         except BrokenProcessPool:
             process = self._started()
             return ImageError("takes more memory or time to decode than a service gives it; save it smaller")
         finally:
-            self._free.put(process)
+            self._free.put_nowait(process)
 
     def close(self) -> None:
         """End the processes."""
         while not self._free.empty():
-            self._free.get().shutdown(wait=False, cancel_futures=True)
+            self._free.get_nowait().shutdown(wait=False, cancel_futures=True)
 
     def _started(self) -> ProcessPoolExecutor:
         begin = partial(_begin, self._limits.decode_bytes)
@@ -77,9 +76,11 @@ def _begin(most: int) -> None:
     """Bound the memory of this process, and let a signal to the service reach the service alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    logging.getLogger("PIL").setLevel(logging.CRITICAL)
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)  # what is wrong with an image is in the answer
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     torch.set_num_threads(1)
-    ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)  # the service may be killed: none is to stay behind
+    set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2): the service may be killed, and none is to stay behind
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
     has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (has + most, has + most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -92,7 +93,7 @@ def _decoded(prepare: Prepare, data: bytes, most: int, seconds: float) -> Decode
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         picture = decode(data, most=most, formats=FORMATS)
-        return DecodedImage(prepare([Image("", picture)])[0].numpy(), jpeg_thumbnail(picture, SIDE))
+        return DecodedImage(prepare([Image("", picture)])[0].numpy(), jpeg_thumbnail(picture, 96))
     except ImageError as error:
         return ImageError(str(error))  # without the picture that its traceback holds
     except MemoryError:

@@ -4,62 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen import LabelSpace, demo, load_encoder
-from unseen.discover import Vocabulary
+from unseen import LabelSpace, load_encoder
 from unseen.encoders import Encoder
-from unseen.errors import DataError, EncoderError, ImageError, LabelError, ServiceError, UnseenError
-from unseen.labels import Examples, with_examples
+from unseen.errors import EncoderError, ImageError, LabelError, ServiceError
 from unseen.labels.prompts import described_templates
 from unseen.progress import Progress, no_progress
 from unseen.serve.settings import INSIDE, Limits
-from unseen.serve.work.batcher import MicroBatcher
-from unseen.serve.work.decoding import DecodedImage, DecoderProcesses
-from unseen.serve.work.threads import thread_pool
+from unseen.serve.work.decoding import DecodedImage, Decoders
+from unseen.serve.work.threads import MicroBatcher, thread_pool
 
-log = logging.getLogger("unseen.serve")
 T = TypeVar("T")
 
 
-class RequiredEncoder(NamedTuple):
-    """The encoder whose vectors a label space takes; "" is any of that width."""
-
-    dim: int
-    name: str
-
-    @classmethod
-    def of(cls, labels: LabelSpace) -> RequiredEncoder:
-        """What a label space requires."""
-        return cls(labels.dim, labels.encoder)
-
-    def check(self, encoder: Encoder) -> None:
-        """Refuse an encoder of another width or name."""
-        if encoder.dim != self.dim or self.name not in ("", encoder.name):
-            raise ServiceError(
-                422,
-                f"expected images for the encoder {self.name or 'of this label space'} of width {self.dim}, got "
-                f"{encoder.name} of width {encoder.dim}; start the service with that --encoder or send features",
-            )
-
-
-class EncodedImages(NamedTuple):
-    """A vector and a small JPEG of each image that could be read, their places in the request, and what could not."""
-
-    z: Float[Tensor, "n d"]
-    thumbnails: tuple[bytes, ...]
-    places: Sequence[int]
-    skipped: Sequence[dict[str, object]]
+def check_encoder(labels: LabelSpace, encoder: Encoder) -> None:
+    """Refuse an encoder that does not give the vectors of a label space; one that names none takes any of its width."""
+    if encoder.dim != labels.dim or labels.encoder not in ("", encoder.name):
+        wanted = f"the encoder {labels.encoder or 'of this label space'} of width {labels.dim}"
+        what = f"expected images for {wanted}, got {encoder.name} of width {encoder.dim}"
+        raise ServiceError(422, f"{what}; start the service with that --encoder or send features")
 
 
 class ImageEncoder:
@@ -74,13 +47,12 @@ class ImageEncoder:
         spare = max(1, len(os.sched_getaffinity(0)) - 1)  # cores left beside the one that serves
         self._encoding = thread_pool(1, "encode", compute=spare, nice=2)
         self._mining = thread_pool(1, "mine", compute=spare, nice=5)
-        self._waiting = thread_pool(spare, "decode")  # threads that wait for the processes
         self._turns: dict[str, asyncio.Semaphore] = {}
-        self._batcher = MicroBatcher(self._vectors, self._encoding, block=INSIDE.encoded, queue=limits.queue)
+        self._batcher = MicroBatcher(self._vectors, self._encoding, block=32, queue=limits.queue)
         self._lock = threading.Lock()
         self._encoder: Encoder | None = None
-        self._decoders: DecoderProcesses | None = None
-        self._spare, self._at_once = spare, max(INSIDE.images, 2 * spare)
+        self._decoders: Decoders | None = None
+        self._spare = spare
 
     def encoder(self) -> Encoder:
         """The encoder; say what to do when there is none."""
@@ -101,43 +73,31 @@ class ImageEncoder:
             raise LabelError(f"expected 1 to {self.limits.names} names, got {len(names)}; pass the classes you know")
         return await self._mined(lambda: LabelSpace.build(names, self.encoder(), progress=progress, **negatives))
 
-    async def taught(self, labels: LabelSpace, examples: Examples, *, spare: int) -> LabelSpace:
-        """A label space that examples have moved; at least `spare` of them set the threshold."""
-        if len(examples) > self.limits.batch:
-            raise DataError(
-                f"expected at most {self.limits.batch} examples, got {len(examples)}; send fewer of each name"
-            )
-        return await self._mined(partial(with_examples, labels, examples, spare=spare))
-
     async def name_vector(self, labels: LabelSpace, name: str) -> Float[Tensor, " d"]:
         """The text vector of one more name for a label space, by its own prompt."""
         return await self._mined(partial(self._encode_name, labels, name))
 
-    def run_later(self, work: Callable[[], object]) -> None:
-        """Do what nobody waits for in the thread that mines."""
-        self._mining.submit(work)
-
     async def encode(
-        self, owner: str, files: Sequence[bytes], names: Sequence[str | None], required: RequiredEncoder
-    ) -> EncodedImages:
-        """A vector and a thumbnail of each image that can be read; refuse a request of which none can."""
+        self, owner: str, files: Sequence[bytes], keys: Sequence[str | None], labels: LabelSpace
+    ) -> tuple[Float[Tensor, "n d"], dict[str, Any]]:
+        """A vector of each image that can be read, and what else `sample_batch` takes; refuse where none can."""
         loop = asyncio.get_running_loop()
         encoder = await loop.run_in_executor(self._encoding, self.encoder)
-        required.check(encoder)
-        turn = self._turns.setdefault(owner, asyncio.Semaphore(self._at_once))
+        check_encoder(labels, encoder)
+        turn = self._turns.setdefault(owner, asyncio.Semaphore(max(INSIDE.images, 2 * self._spare)))
+        self._decoders = decoders = self._decoders or Decoders(self._spare, self.limits)
 
         async def decoded(file: bytes) -> DecodedImage | ImageError:
             async with turn:
-                return await loop.run_in_executor(self._waiting, self._decoded, encoder, file)
+                return await decoders.decode(encoder.prepare, file)  # type: ignore[attr-defined]
 
         skipped, places, thumbnails, vectors = [], [], [], []
         for start in range(0, len(files), INSIDE.images):
-            good = []
-            for place, found in enumerate(
-                await asyncio.gather(*map(decoded, files[start : start + INSIDE.images])), start
-            ):
+            good, chunk = [], files[start : start + INSIDE.images]
+            for place, found in enumerate(await asyncio.gather(*map(decoded, chunk)), start):
                 if isinstance(found, ImageError):
-                    skipped.append({"index": place, "key": names[place] or f"image {place}", "reason": str(found)})
+                    key = keys[place] if keys else None
+                    skipped.append({"index": place, "key": key or f"image {place}", "reason": str(found)})
                 else:
                     good.append(found)
                     places.append(place)
@@ -145,21 +105,18 @@ class ImageEncoder:
                 vectors.append(await self._batcher(good))
             thumbnails += [image.thumbnail for image in good]
         if not vectors:
-            first = skipped[0]
-            raise ImageError(f"expected images that can be read, got {first['key']}: {first['reason']}; leave it out")
-        return EncodedImages(torch.cat(vectors), tuple(thumbnails), places, skipped)
+            why = f"{skipped[0]['key']}: {skipped[0]['reason']}"
+            raise ImageError(f"expected images that can be read, got {why}; leave it out")
+        more: dict[str, Any] = {"thumbnails": thumbnails, "skipped": skipped}
+        more |= {"keys": [keys[place] for place in places] if keys else ()}
+        return torch.cat(vectors), more | {"digest": await loop.run_in_executor(self._encoding, content_digest, files)}
 
     def close(self) -> None:
         """Leave what is at work: whoever asked has been answered or told to ask again, and mining takes minutes."""
-        for pool in (self._encoding, self._mining, self._waiting):
+        for pool in (self._encoding, self._mining):
             pool.shutdown(wait=False, cancel_futures=True)
         if self._decoders:
             self._decoders.close()
-
-    def _decoded(self, encoder: Encoder, file: bytes) -> DecodedImage | ImageError:
-        with self._lock:
-            self._decoders = self._decoders or DecoderProcesses(self._spare, self.limits)
-        return self._decoders.decode(encoder.prepare, file)  # type: ignore[attr-defined]
 
     def _vectors(self, parts: Sequence[Sequence[DecodedImage]]) -> list[Tensor]:
         pixels = np.stack([image.pixels for part in parts for image in part])
@@ -170,37 +127,8 @@ class ImageEncoder:
         return await asyncio.get_running_loop().run_in_executor(self._mining, work)
 
     def _encode_name(self, labels: LabelSpace, name: str) -> Float[Tensor, " d"]:
-        RequiredEncoder.of(labels).check(self.encoder())
+        check_encoder(labels, self.encoder())
         return described_templates(labels.prompt).encode([name], self.encoder())[0].cpu()
-
-
-class GroupWords:
-    """Vocabularies by encoder and prompt; one that is not there yet is made in the background."""
-
-    def __init__(self, encoder: ImageEncoder) -> None:
-        self._encoder = encoder
-        self._made: dict[tuple[str, str], Vocabulary | None] = {}
-        self._lock = threading.Lock()
-
-    def of(self, labels: LabelSpace) -> Vocabulary | None:
-        """Words for the groups of a label space; None, for its negatives, until there are better ones."""
-        if labels.encoder == demo.load().space.encoder:
-            return demo.vocabulary()
-        key = labels.encoder, labels.prompt
-        with self._lock:
-            if key not in self._made:
-                self._made[key] = None
-                self._encoder.run_later(lambda: self._make(labels))
-            return self._made[key]
-
-    def _make(self, labels: LabelSpace) -> None:
-        try:
-            RequiredEncoder.of(labels).check(encoder := self._encoder.encoder())
-            words = demo.vocabulary().words
-            vectors = described_templates(labels.prompt).encode(words, encoder).float().cpu()
-            self._made[labels.encoder, labels.prompt] = Vocabulary(words, vectors)
-        except UnseenError as error:
-            log.info("groups of %s are named by negatives: %s", labels.encoder or "a label space", error)
 
 
 def content_digest(files: Sequence[bytes]) -> bytes:

@@ -12,8 +12,6 @@ from typing import Any
 
 from unseen.errors import ServiceError, UnseenError
 
-RUNNING, DONE, FAILED, CANCELLED = "running", "done", "failed", "cancelled"
-
 log = logging.getLogger("unseen.serve")
 
 
@@ -49,12 +47,12 @@ class Job:
     def status(self) -> str:
         """Whether the job runs, is done, failed, or was cancelled."""
         if self.task is None or not self.task.done():
-            return RUNNING
-        return CANCELLED if self.task.cancelled() else FAILED if self.error else DONE
+            return "running"
+        return "cancelled" if self.task.cancelled() else "failed" if self.error else "done"
 
     def found(self) -> Any:
         """What a job that has ended made; raise why another made nothing."""
-        if self.status != DONE:
+        if self.status != "done":
             raise self.error or cancelled()
         return self.result
 
@@ -87,10 +85,10 @@ class Jobs:
         found = self._jobs.get(id)
         if found and found.owner != owner:
             raise ServiceError(409, f"expected the id of no job, got {id}; ask with another", "conflict")
-        if found and found.status in (RUNNING, DONE):
+        if found and found.status in ("running", "done"):
             refuse_other_request(found.request, request)
             return found
-        if sum(job.status == RUNNING for job in self.owned(owner)) >= self._each:
+        if sum(job.status == "running" for job in self.owned(owner)) >= self._each:
             raise ServiceError(429, f"expected at most {self._each} jobs at once, got one more; wait for one", "jobs")
         job = self._jobs[id] = Job(owner, id, request)
         job.task = asyncio.ensure_future(job.run(work))
@@ -111,12 +109,12 @@ class Jobs:
     def close(self) -> None:
         """Cancel every job that runs."""
         for job in self._jobs.values():
-            if job.status == RUNNING:
+            if job.status == "running":
                 job.cancel()
 
     def _forget(self, owner: str) -> None:
         """Forget the oldest ended jobs of an owner with too many."""
-        ended = [job.id for job in self.owned(owner) if job.status != RUNNING]
+        ended = [job.id for job in self.owned(owner) if job.status != "running"]
         for id in ended[: -self._kept]:
             del self._jobs[id]
 

@@ -1,20 +1,21 @@
-"""The threads of a service, and how much of something one caller may take."""
+"""The threads of a service, blocks of requests that they work on, and how much one caller may take."""
 
+from __future__ import annotations
+
+import asyncio
 import contextlib
 import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import torch
 
 from unseen.errors import ServiceError
 from unseen.serve.settings import EVERYONE
-
-CALLERS = 10_000  # whose rates are remembered
 
 
 class Threads:
@@ -24,7 +25,7 @@ class Threads:
     """
 
     def __init__(self, compute: int) -> None:
-        self._compute, self._most = compute, max(2, len(os.sched_getaffinity(0)))
+        self._compute, self._cores = compute, len(os.sched_getaffinity(0))
         self._pools: dict[tuple[str, str], ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
         # opens streams and takes snapshots, for which nobody waits
@@ -32,26 +33,22 @@ class Threads:
 
     def writers(self, owner: str) -> Executor:
         """Where samples of an owner are parsed, learned and scored."""
-        return self._pool("writer", owner, self._most, 0)
+        return self._pool("writer", owner, max(2, self._cores), 0)
 
-    def chores(self, owner: str) -> Executor:
-        """Where an owner's slow and seldom requests are worked on: create, inspect, download."""
-        return self._pool("chores", owner, 1, 2)
-
-    def downloads(self, owner: str) -> Executor:
-        """Where files are written that an owner downloads."""
-        return self._pool("downloads", owner, 1, 2)
+    def chores(self, owner: str, kind: str = "chores") -> Executor:
+        """Where an owner's slow and seldom requests are worked on: create, inspect; its downloads by themselves."""
+        return self._pool(kind, owner, 1, 2)
 
     def close(self) -> None:
         """Finish what was submitted, then end the threads."""
         for pool in (*self._pools.values(), self.keeper):
             pool.shutdown()
 
-    def _pool(self, name: str, owner: str, most: int, nice: int) -> ThreadPoolExecutor:
+    def _pool(self, kind: str, owner: str, most: int, nice: int) -> ThreadPoolExecutor:
         with self._lock:
-            if (name, owner) not in self._pools:
-                self._pools[name, owner] = thread_pool(most, name, compute=self._compute, nice=nice)
-            return self._pools[name, owner]
+            if (kind, owner) not in self._pools:
+                self._pools[kind, owner] = thread_pool(most, kind, compute=self._compute, nice=nice)
+            return self._pools[kind, owner]
 
 
 def thread_pool(count: int, name: str, *, compute: int = 1, nice: int = 0) -> ThreadPoolExecutor:
@@ -70,32 +67,116 @@ def _begin(compute: int, nice: int) -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
-@dataclass
+P = TypeVar("P", bound=Sized)  # a request that says how many samples it holds
+A = TypeVar("A")
+
+
+class MicroBatcher(Generic[P, A]):
+    """Run `work` on one block of requests at a time, in a thread of a pool.
+
+    A block with less than half the requests of the one before waits a moment, because the callers just answered are
+    about to send again, and a block costs nearly the same for one sample as for eight.
+    """
+
+    def __init__(
+        self, work: Callable[[Sequence[P]], Sequence[A | Exception]], pool: Executor, *, block: int, queue: int
+    ) -> None:
+        self._work, self._pool, self._block, self._queue = work, pool, block, queue
+        self._requests: deque[tuple[P, asyncio.Future[A]]] = deque()
+        self._more = asyncio.Event()  # whether a small block need not wait
+        self._task: asyncio.Task[None] | None = None
+        self._oldest = 0.0  # when the first request that waits came
+        self.waiting = 0  # samples that wait for the next block
+        self._last = 0  # requests of the last block
+
+    async def __call__(self, request: P) -> A:
+        """The answer to one request; refuse it when too many samples wait already."""
+        if self._requests and self.waiting + len(request) > self._queue:
+            raise ServiceError(
+                429, f"expected at most {self._queue} samples waiting, got more; try again in a moment", "queue"
+            )
+        if not self._requests:
+            self._oldest = time.monotonic()
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._requests.append((request, answer))
+        self.waiting += len(request)
+        if 2 * len(self._requests) >= self._last or self.waiting >= self._block:
+            self._more.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        return await answer
+
+    @property
+    def age(self) -> float:
+        """For how many seconds, at most, a request has waited for the next block."""
+        return time.monotonic() - self._oldest if self._requests else 0.0
+
+    async def _run(self) -> None:
+        """Do one block after the other until no request waits."""
+        loop, seconds = asyncio.get_running_loop(), 0.0
+        try:
+            while block := self._next_block():
+                self._last, started = len(block), time.perf_counter()
+                self._more.clear()
+                answers: Sequence[A | Exception]
+                try:
+                    answers = await loop.run_in_executor(self._pool, self._work, [request for request, _ in block])
+                except Exception as error:  # whatever broke the block is the answer to all of it
+                    answers = [error] * len(block)
+                seconds = time.perf_counter() - started
+                for (_, future), answer in zip(block, answers, strict=True):
+                    if future.done():  # the caller has gone
+                        continue
+                    if isinstance(answer, Exception):
+                        future.set_exception(answer)
+                    else:
+                        future.set_result(answer)
+                loop.call_later(seconds / 4, self._more.set)
+                await self._more.wait()
+        finally:
+            self._task = None
+
+    def _next_block(self) -> list[tuple[P, asyncio.Future[A]]]:
+        """The next requests, but for those whose callers have gone: when the service stops, it waits for nobody."""
+        block: list[tuple[P, asyncio.Future[A]]] = []
+        size = 0
+        while self._requests and (not block or size + len(self._requests[0][0]) <= self._block):
+            request, future = self._requests.popleft()
+            self.waiting -= len(request)
+            if not future.done():
+                block.append((request, future))
+                size += len(request)
+        return block
+
+
 class RateLimiter:
     """A bucket per owner that fills at `rate` a second and holds two seconds' worth."""
 
-    rate: float
-    what: str = "samples"
-    code: str = "rate"
-    clock: Callable[[], float] = time.monotonic  # a jump of the wall clock changes nothing
-    _level: dict[str, tuple[float, float]] = field(default_factory=dict)
+    def __init__(
+        self,
+        rate: float,
+        what: str = "samples",
+        code: str = "rate",
+        *,
+        callers: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rate, self._what, self._code, self._callers, self._clock = rate, what, code, callers, clock
+        self._level: dict[str, tuple[float, float]] = {}  # of those who took something lately, and when
 
     def take(self, owner: str, amount: int) -> None:
         """Take `amount` from an owner's bucket, or refuse and say how long to wait."""
-        if not self.rate:
+        if not self._rate:
             return
-        now, most = self.clock(), 2 * self.rate
-        level, then = self._level.get(owner, (most, now))
-        level = min(most, level + (now - then) * self.rate)
-        if level < min(amount, most):
-            wait = (min(amount, most) - level) / self.rate
-            raise ServiceError(
-                429, f"expected at most {self.rate:g} {self.what} a second, got more; wait {wait:.1f} s", self.code
-            )
-        self._level[owner] = level - amount, now
-        if len(self._level) > CALLERS:  # those whose buckets are full again are as good as new
-            full = {name for name, (left, at) in self._level.items() if left + (now - at) * self.rate >= most}
-            self._level = {name: one for name, one in self._level.items() if name not in full}
+        now, most = self._clock(), 2 * self._rate  # a jump of the wall clock changes nothing
+        level, then = self._level.pop(owner, (most, now))
+        level, wanted = min(most, level + (now - then) * self._rate), min(amount, most)
+        self._level[owner] = (level - amount if level >= wanted else level), now
+        if level < wanted:
+            what = f"expected at most {self._rate:g} {self._what} a second, got more"
+            raise ServiceError(429, f"{what}; wait {(wanted - level) / self._rate:.1f} s", self._code)
+        if len(self._level) > self._callers:
+            del self._level[next(iter(self._level))]  # who has been quiet longest
 
 
 class ByteQuota:
