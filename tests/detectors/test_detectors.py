@@ -360,9 +360,9 @@ def test_reneg_lowers_tanl_by_the_images_of_negatives_it_trusts() -> None:
             bound -= 0.5 / math.sqrt(n + 2)
             votes = (sum(vote for _, vote, _ in own) + 1) / (n + 2)
             trust = torch.sigmoid((bound - 1) / 0.5) * torch.sigmoid(torch.tensor((votes - 0.5) / 0.1))
-            likeness = normalize(sum(image for _, _, image in own), dim=0) @ x / tau
+            likeness = normalize(torch.stack([image for _, _, image in own]).sum(0), dim=0) @ x / tau
             mass += float(trust * likeness.exp()) if n >= 2 else 0.0
-        own_mass = sum(float((normalize(sum(some), dim=0) @ x / tau).exp()) for some in known.values())
+        own_mass = sum(float((normalize(torch.stack(some).sum(0), dim=0) @ x / tau).exp()) for some in known.values())
         penalty = min(0.0, math.log(own_mass / mass)) if own_mass and mass else 0.0
         expected.append(0.75 * float(score) + 0.25 * penalty)
         cosine, other = labels.id_anchors @ x, labels.ood_anchors @ x

@@ -123,7 +123,7 @@ def test_the_page_is_self_contained_and_keeps_kinds_apart(ran, tmp_path):
     assert "<script" not in text
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
-    for section in ("tables", "roc", "margins", "stream", "settings"):
+    for section in ("tables", "margins", "stream", "settings"):
         assert f'<h2 id="{section}">' in text
     parts = text.split("<section ")[1:]
     kinds = [part.split('"')[1] for part in parts]

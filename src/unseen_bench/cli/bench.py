@@ -51,7 +51,10 @@ def run(source: Source, plan: Plan, *, workers: int | None, device: str, as_json
             f"expected {wanted}, for {suite}, got {'none' if data is None else 'both'}; pass that folder"
         )
     check_device(device)
-    _check_report(plan.report, plan.out)
+    if plan.report and not plan.out:
+        raise SettingError("expected -o with --report, got none; the plots are drawn from the scores kept there")
+    if plan.report:
+        page.check_plotting()
     complete = print_inventory(suite, data) if data else True
     loaded = encode_suite(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
     arrivals = (plan.orders or loaded.table.get("orders", "shuffled")).split(",")
@@ -78,14 +81,6 @@ def print_comparisons(first: str, second: str, out: Path, *, as_json: bool) -> N
             output.emit(comparison.record())
         else:
             print(comparison)
-
-
-def _check_report(report: Path | None, out: Path | None) -> None:
-    """Refuse a report that could not be drawn, before anything runs."""
-    if report and not out:
-        raise SettingError("expected -o with --report, got none; the plots are drawn from the scores kept there")
-    if report:
-        page.check_plotting()
 
 
 def check_device(device: str) -> None:
@@ -198,7 +193,8 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
         for name in (*table.columns, "right name", "µs", "state"):
             grid.add_column(name, overflow="fold", justify="right")
         for line in table.lines:
-            cells = (tables.brief(line, name, deviation=name in table.groups) for name in table.columns)
+            forms = {name: "{} ±{}" if name in table.groups else "{}" for name in table.columns}
+            cells = ("\n".join(tables.texts(line.cells.get(name), forms[name], line.digits)) for name in forms)
             name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
             costs = (tables.number_text(line.accuracy), tables.time(line), tables.size(line.state_bytes))
             grid.add_row(name, *cells, *costs)

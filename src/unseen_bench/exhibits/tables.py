@@ -158,11 +158,6 @@ def size(count: int | None) -> str:
     return f"{count} B"
 
 
-def brief(line: MethodLine, name: str, *, deviation: bool) -> str:
-    """The cell of a set for the terminal: AUROC, and FPR95 below it."""
-    return "\n".join(texts(line.cells.get(name), "{} ±{}" if deviation else "{}", line.digits))
-
-
 def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[MethodLine]:
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
