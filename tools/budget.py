@@ -62,8 +62,8 @@ class Budget(NamedTuple):
 BUDGETS = (
     Budget("unseen", "lines", 12_129, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
-    Budget("unseen_bench", "lines", 6_005, 5_700),
-    Budget("tests", "lines", 16_338, 13_500),
+    Budget("unseen_bench", "lines", 6_003, 5_700),
+    Budget("tests", "lines", 16_395, 13_500),
     Budget("benchmarks", "lines", 2_844, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
