@@ -82,10 +82,10 @@ class Session:
     >>> pack = demo.load()
     >>> session = Session(pack.space)                # the recommended detector, an adaptive threshold
     >>> verdicts = session.observe(pack.z[:20])  # features here; with `encoder=` images in any form
-    >>> verdicts[0].name
+    >>> verdicts[2].name
     'bird'
     >>> session
-    Session(pooled, LabelSpace(6 names + 2000 negatives, d=512, fingerprint 015796b7), seen=20)
+    Session(pooled, LabelSpace(6 names + 2003 negatives, d=512, fingerprint 1ef3091f), seen=20)
     """
 
     def __init__(

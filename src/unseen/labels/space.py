@@ -200,7 +200,7 @@ class LabelSpace:
         >>> from unseen import demo
         >>> demo.load().space.save(file := Path(tempfile.mkdtemp()) / "space.safetensors")
         >>> len(LabelSpace.load(file).negatives)
-        2000
+        2003
         """
         tensors, header = load_tensors(path, kind="label-space")
         fields = json.loads(header)
