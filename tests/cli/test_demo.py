@@ -39,7 +39,13 @@ def test_the_pack_is_whole_and_small() -> None:
 
 def test_the_demo_prints_verdicts_and_metrics(tmp_path: Path) -> None:
     out, html = run(tmp_path)
-    for words in ("1,540 real images", "6 names + 503 relatives + 1,500 everyday words", "known ", "learned from", "called "):
+    for words in (
+        "1,540 real images",
+        "6 names + 503 relatives + 1,500 everyday words",
+        "known ",
+        "learned from",
+        "called ",
+    ):
         assert words in out
     for words in (
         "against the truth, which the detector never saw",
