@@ -63,7 +63,7 @@ BUDGETS = (
     Budget("unseen", "lines", 11_719, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 6_000, 5_700),
-    Budget("tests", "lines", 16_090, 13_500),
+    Budget("tests", "lines", 16_100, 13_500),
     Budget("benchmarks", "lines", 3_007, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
