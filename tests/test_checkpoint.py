@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers.streams import stream
 from unseen import LabelSpace, Session, SessionSpec, checkpoint
 from unseen.errors import StateError
-from unseen.storage.files import load_tensors, save_tensors
+from unseen.storage.files import save_tensors
 
 FOLDER = Path(__file__).parent / "data" / "v0.1" / "states"
 
