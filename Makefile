@@ -1,6 +1,8 @@
 # Every target sets up .venv when it is missing or older than what it was made from.
 PYTHON ?= python3
 BIN := .venv/bin
+# stored features; tools/build_features.py makes such a folder from public images
+FEATURES ?= ../shared/clip-b16
 
 .PHONY: demo test ray-equal lint docs release test-ray cluster-test first-hour notebooks fiftyone pythons docs-commands dist hooks bench
 .PHONY: soak fuzz gpu results leaderboard paper clean
@@ -80,13 +82,13 @@ gpu:
 	PYTHONPATH=src:benchmarks $(PYTHON) benchmarks/gpu.py --untested
 
 results: .venv/ready
-	$(BIN)/python benchmarks/results.py ../shared/clip-b16
+	$(BIN)/python benchmarks/results.py $(FEATURES)
 
 leaderboard: .venv/ready
-	$(BIN)/python benchmarks/leaderboard.py ../shared/clip-b16
+	$(BIN)/python benchmarks/leaderboard.py $(FEATURES)
 
 paper: .venv/ready
-	$(BIN)/unseen bench paper --features ../shared/clip-b16 -o results
+	$(BIN)/unseen bench paper --features $(FEATURES) -o results
 
 # apart, because the site needs no torch
 .docs/ready: Makefile constraints.txt

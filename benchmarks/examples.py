@@ -14,6 +14,7 @@ arrival. Figures are in percent.
 import functools
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,7 +133,8 @@ def mislabelled(label: torch.Tensor, names: int, share: float, generator: torch.
 def moved(source: Source, *, all_teach: bool) -> LabelSpace:
     drawn, space = draw(source), load_suite(source.suite, source.folder, source.most).labels
     assert drawn is not None
-    return with_examples(space, drawn.examples, spare=0) if all_teach else with_examples(space, drawn.examples)
+    found = with_examples(space, drawn.examples)
+    return replace(found, spared=None) if all_teach else found
 
 
 @functools.cache

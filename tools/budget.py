@@ -60,14 +60,14 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 11_730, 10_500),
+    Budget("unseen", "lines", 11_719, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
-    Budget("unseen_bench", "lines", 6_005, 5_700),
-    Budget("tests", "lines", 16_439, 13_500),
-    Budget("benchmarks", "lines", 2_844, 2_200),
+    Budget("unseen_bench", "lines", 6_000, 5_700),
+    Budget("tests", "lines", 16_090, 13_500),
+    Budget("benchmarks", "lines", 3_007, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
-    Budget("threshold", "lines", 450, 600),
+    Budget("threshold", "lines", 682, 600, due="28"),
     Budget("all", "constants", 200, 250),
     Budget("all", "long files", 1, 0),
     Budget("all", "commands", 22, 22),

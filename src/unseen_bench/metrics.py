@@ -43,13 +43,6 @@ def auroc(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> fl
     return _auroc(_ranks(id_scores, ood_scores))
 
 
-def fpr_at_tpr(positive: Float[Tensor, " P"], negative: Float[Tensor, " N"], *, tpr: float = 0.95) -> float:
-    """The share of `negative` at or above the highest threshold that accepts a share `tpr` of `positive`."""
-    if not 0 < tpr <= 1:
-        raise SettingError(f"expected tpr in (0, 1], got {tpr!r}; 0.95 is customary")
-    return _fpr(_ranks(positive, negative), tpr)
-
-
 def fpr95_id(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
     """The share of OOD accepted when 95 % of ID is accepted (MCM, NegLabel, CSP and the online paper)."""
     return _fpr(_ranks(id_scores, ood_scores), 0.95)
@@ -58,16 +51,6 @@ def fpr95_id(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) ->
 def fpr95_ood(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
     """The share of ID flagged when 95 % of OOD is caught (OpenOOD, pytorch-ood)."""
     return _fpr(_ranks(id_scores, ood_scores).for_negatives(), 0.95)
-
-
-def aupr_in(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
-    """The average precision of finding ID samples by high scores."""
-    return _average_precision(_ranks(id_scores, ood_scores))
-
-
-def aupr_out(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> float:
-    """The average precision of finding OOD samples by low scores."""
-    return _average_precision(_ranks(id_scores, ood_scores).for_negatives())
 
 
 def balanced_at_recall(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import permutations
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -124,11 +123,6 @@ def bursts(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -
     return _interleaved(torch.cat([*blocks, unknown[:0]]), unknown)
 
 
-def set_orders(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"]) -> list[tuple[int, ...]]:
-    """Every order in which the OOD sets can follow one another: what `temporal` and `drift` take as `sets`."""
-    return list(permutations(_distinct(source[~is_id])))
-
-
 def mixture(
     is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int, ood_share: float = 0.5
 ) -> Int[Tensor, " n"]:
@@ -223,7 +217,7 @@ def _sets(is_id: Tensor, source: Tensor, sets: Sequence[int] | None) -> list[int
     present = _distinct(source[~is_id])
     chosen = present if sets is None else list(sets)
     if sorted(chosen) != present:
-        raise SettingError(f"expected every OOD set once out of {present}, got {chosen}; see arrival.set_orders")
+        raise SettingError(f"expected every OOD set once out of {present}, got {chosen}; put them in any order")
     return chosen
 
 

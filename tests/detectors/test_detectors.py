@@ -343,6 +343,40 @@ def test_tanl_matches_a_sample_by_sample_reference(options: dict[str, Any]) -> N
     torch.testing.assert_close(torch.sigmoid(output.score), torch.tensor([share for share, _ in expected]).double())
 
 
+def test_reneg_lowers_tanl_by_the_images_of_negatives_it_trusts() -> None:
+    labels, tau = space(4, 15, 12), 0.05
+    z = stream(labels, 120, noise=0.3)
+    base = make("tanl", labels, tau=tau)
+    share, _ = base.observe(base.start(), z)
+    catches: dict[int, list[tuple[float, int, Tensor]]] = {}
+    known: dict[int, list[Tensor]] = {}
+    expected = []
+    for x, score, route in zip(z, share.score, share.route.tolist(), strict=True):
+        every = torch.tensor([one for some in catches.values() for one, _, _ in some])
+        mass = 0.0
+        for own in catches.values():
+            n = len(own)
+            bound = (sum(one for one, _, _ in own) + 2 * every.mean()) / (n + 2) / every.std(correction=0)
+            bound -= 0.5 / math.sqrt(n + 2)
+            votes = (sum(vote for _, vote, _ in own) + 1) / (n + 2)
+            trust = torch.sigmoid((bound - 1) / 0.5) * torch.sigmoid(torch.tensor((votes - 0.5) / 0.1))
+            likeness = normalize(torch.stack([image for _, _, image in own]).sum(0), dim=0) @ x / tau
+            mass += float(trust * likeness.exp()) if n >= 2 else 0.0
+        own_mass = sum(float((normalize(torch.stack(some).sum(0), dim=0) @ x / tau).exp()) for some in known.values())
+        penalty = min(0.0, math.log(own_mass / mass)) if own_mass and mass else 0.0
+        expected.append(0.75 * float(score) + 0.25 * penalty)
+        cosine, other = labels.id_anchors @ x, labels.ood_anchors @ x
+        if other.max() > cosine.max():
+            margin = float(other.max() - cosine.max())
+            catches.setdefault(int(other.argmax()), []).append((margin, route < 0, x))
+        if (cosine / tau).softmax(0).max() >= 0.5 and route > 0:
+            known.setdefault(int(cosine.argmax()), []).append(x)
+    detector = make("reneg", labels, tau=tau)
+    output, _ = detector.observe(detector.start(), z)
+    assert bool((output.score < 0.75 * share.score).any())
+    torch.testing.assert_close(output.score, torch.tensor(expected, dtype=torch.float64))
+
+
 def test_clipscope_divides_by_the_share_of_a_name_among_the_predictions_before() -> None:
     labels = space(4, 15, 12)
     z = stream(labels, 60, noise=0.3)

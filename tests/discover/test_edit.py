@@ -56,7 +56,7 @@ def test_later_images_of_the_group_are_known_by_its_name_and_others_stay_as_they
 def test_what_was_learned_goes_on(promoted, grouping):
     before, after = grouping.session.snapshot, promoted.session.snapshot
     assert after.tally == before.tally
-    assert torch.equal(after.threshold.counts, before.threshold.counts)
+    assert abs(float(after.threshold.counts.sum() - before.threshold.counts.sum())) < 1e-9  # moved, none lost
     assert torch.equal(
         after.detector.sums.known.total[:-1], before.detector.updated(grouping.session.detector.labels).sums.known.total
     )

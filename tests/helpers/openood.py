@@ -31,7 +31,10 @@ LISTED = {  # list in benchmark_imglist -> where its images lie, label
         }.items()
     },
 }
-LOOSE = ("SUN/images", "Places/images")  # of the four sets that MOS's authors offer; OpenOOD has no list of them
+LOOSE = (  # what no list of OpenOOD names
+    *("SUN/images", "Places/images", "intel_scenes/sea", "flowers102/1"),
+    *(f"images_classic/tin/val/{wnid}" for wnid in WORDNET_IDS[:2]),
+)
 BY_CLASS = ("imagenet-a", "imagenet-r", "sketch")  # their archives have a folder per WordNet id
 
 

@@ -1,4 +1,3 @@
-import json
 from zlib import crc32
 
 import numpy as np
@@ -17,8 +16,6 @@ from unseen.images import Image
 from unseen_bench import run as bench
 from unseen_bench import suites
 from unseen_bench.cli.commands import bench as command
-from unseen_bench.exhibits.verdict_tables import cross_table
-from unseen_bench.methods import parse as methods
 from unseen_bench.suites import loading
 from unseen_bench.suites.images import read_classes
 from unseen_bench.suites.views import VIEWS, random_crop
@@ -124,18 +121,8 @@ def test_inventory_compares_found_with_expected_counts(root):
 
 def test_images_are_encoded_scored_and_reported(root, colours, tmp_path):
     out = tmp_path / "out"
-    arguments = (
-        "--data",
-        root,
-        "--detectors",
-        "neglabel,online,oracle-online",
-        "--seeds",
-        1,
-        "--workers",
-        1,
-        "-o",
-        out,
-    )
+    chosen = ("--detectors", "neglabel,online,oracle-online", "--seeds", 1, "--workers", 1)
+    arguments = ("--data", root, *chosen, "-o", out)
     result = run(root / "toy.toml", *arguments, "--report", out / "report.html")
     assert result.exit_code == 1  # a set is missing, and the code says so
     assert "grey" in result.stdout
@@ -169,23 +156,6 @@ def test_each_method_reads_its_own_label_space_and_the_row_says_so(root, colours
     texts = {run.detector: bench.execute(suite, run).row["text"] for run in runs}
     assert texts["neglabel"] == "own: the nice {}, 4 negatives by neglabel"
     assert texts["neglabel space=tanl"] == texts["tanl"] == "own: The nice {}., 4 negatives by tanl"
-
-
-def test_the_cross_table_has_every_score_over_every_label_space(root, colours, monkeypatch):
-    assert len(set(methods.expand_methods(["mcm", "cross"]))) == 1 + len(methods.SCORES) * len(methods.SPACES)
-    monkeypatch.setattr(methods, "SCORES", ("neglabel", "clipscope"))
-    monkeypatch.setattr(methods, "SPACES", ("neglabel", "csp"))
-    (root / "words.txt").write_text("".join(f"{colour} {i}\n" for colour in ("grey", "white") for i in range(10)))
-    arguments = ("--data", root, "--detectors", "cross", "--seeds", 1, "--workers", 1)
-    result = run(root / "toy.toml", *arguments)
-    assert "score, by whose negatives" in result.stdout
-    assert "neglabel space=csp" in result.stdout
-    rows = list(map(json.loads, run(root / "toy.toml", *arguments, "--json").stdout.splitlines()))
-    heads, lines = cross_table(rows)
-    assert (heads[1:], [line[0] for line in lines]) == (("neglabel", "csp"), ["neglabel", "clipscope"])
-    mine = [one for row in rows if row["detector"] == "neglabel space=csp" for one in row["by_set"].values()]
-    assert lines[0][2].startswith(f"{100 * sum(one['margin_auroc'] for one in mine) / len(mine):.1f} / ")
-    assert cross_table([]) is None
 
 
 def test_gl_mcm_runs_on_images_with_the_best_patch_of_each(root, colours):

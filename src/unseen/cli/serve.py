@@ -42,7 +42,7 @@ def serve(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A limit or setting of docs/serving.md, such as rate=100, batch=4096, threads=4; may be given again.",
+            help="A setting of docs/how-to/production.md, such as rate=100 or batch=4096; may be given again.",
             **options.MORE,
         ),
     ] = None,
@@ -51,7 +51,7 @@ def serve(
 
     Example: `unseen serve --demo`, then open http://127.0.0.1:8000
 
-    Everything acknowledged is on disk. For others than this machine put nginx in front: docs/serving.md.
+    Everything acknowledged is on disk. For others than this machine put nginx in front: docs/how-to/production.md.
     """
     try:
         from unseen.serve.run import run
@@ -91,9 +91,9 @@ def read_settings(given: Sequence[str], *defaults: Mapping[str, Any]) -> list[di
         try:
             table[name] = value.lower() in ("1", "true", "yes") if kind is bool else kind(value)
         except ValueError as error:
-            raise SettingError(f"expected {name} as {kind.__name__}, got {value!r}; see docs/serving.md") from error
+            raise SettingError(f"expected {name} as {kind.__name__}, got {value!r}; see the docs") from error
         if kind in (int, float) and table[name] < 0:
-            raise SettingError(f"expected {name} of at least 0, got {value}; see docs/serving.md")
+            raise SettingError(f"expected {name} of at least 0, got {value}; see the docs")
     return found
 
 

@@ -84,6 +84,11 @@ class Detector(ABC, Generic[S]):
     parts: ClassVar[str] = ""  # "patches" or "views": z is [T, 1 + P, d], the image's vector, then one per part
     transfers: ClassVar[bool] = False  # a state can move to another label space
 
+    @property
+    def baseline(self) -> float:
+        """The score of an image that is related to no name: 0 where scores are log-odds."""
+        return 0.0
+
     def __post_init__(self) -> None:
         """Refuse a label space this method cannot work on, and settings outside their ranges."""
         self.check_counts(len(self.labels.names), len(self.labels.negatives))

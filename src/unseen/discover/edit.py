@@ -248,7 +248,11 @@ def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[st
     if detector.transfers:
         before = detectors.make(old.name, _with_new_names(old.labels, new_names), **old.settings)
         few = sample[:: max(1, len(sample) // NUMBERS.sample)]
-        snapshot = session.snapshot._replace(detector=detector.transferred(session.snapshot.detector, before, few))
+        by = old.baseline - detector.baseline
+        snapshot = session.snapshot._replace(
+            detector=detector.transferred(session.snapshot.detector, before, few),
+            threshold=session.rule.moved(session.snapshot.threshold, by),
+        )
     else:
         fresh = Session(detector, session.rule, keep=0)
         fresh.observe(sample)

@@ -42,12 +42,8 @@ class EncodeNumbers:
 
     shard: int = 256  # images per file: some 40 MB of pixels on their way, half a megabyte of vectors on disk
     retry_waits: tuple[float, float] = (0.5, 2.0)  # seconds before a write is tried again
-    max_failed_shards: int = (
-        3  # shards that may fail for good before the run stops: one is an accident, four are a pattern
-    )
-    decode_cpus: float = (
-        0.25  # of a core, beside an actor that has the rest: decoding takes a tenth of a CPU encoder's time
-    )
+    max_failed_shards: int = 3  # for good, before the run stops: one is an accident, four are a pattern
+    decode_cpus: float = 0.25  # of a core: decoding takes a tenth of a CPU encoder's time
 
 
 NUMBERS = EncodeNumbers()
@@ -249,10 +245,8 @@ class EncoderActor:
         dtype = named_precision(self.job.precision)
         self.model = load_encoder(self.job.encoder, device=self.job.device, dtype=dtype)
         if self.model.fingerprint != self.fingerprint:
-            raise DataError(
-                f"expected the encoder {self.fingerprint[:8]} on every node, got {self.model.fingerprint[:8]}; "
-                "put the same model on all of them"
-            )
+            what = f"expected the encoder {self.fingerprint[:8]} on every node, got {self.model.fingerprint[:8]}"
+            raise DataError(f"{what}; put the same model on all of them")
 
     def encode(self, shard: DecodedShard) -> ShardResult:
         """Write the vectors of a shard as one file; where that fails, the result has the reason."""

@@ -146,6 +146,13 @@ class Adaptive(ThresholdRule[MarginHistory]):
             state = self.judged_again(state, state, state.pending[:0])._replace(pending=start.pending)
         return self.fitted(state)
 
+    def moved(self, state: MarginHistory, by: float) -> MarginHistory:
+        """The state in which all margins were higher by so many nats."""
+        if not self.in_nats:
+            return state
+        counts, recent = (GRID.counts(GRID.margins + by, weight) for weight in (state.counts, state.recent))
+        return self.fitted(state._replace(counts=counts, recent=recent, pending=state.pending + by))
+
     def _learned(self, state: MarginHistory, margin: Float[Tensor, " n"]) -> MarginHistory:
         """The state after samples that come before the next update, or complete it."""
         is_due = len(margin) == self._until_update(int(state.seen))

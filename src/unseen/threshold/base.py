@@ -96,6 +96,10 @@ class ThresholdRule(ABC, Generic[S]):
         """
         return state
 
+    def moved(self, state: S, by: float) -> S:
+        """The state in which all margins were higher by so many nats: other names have another baseline."""
+        return state
+
     def for_detector(self, *, in_nats: bool) -> Self:
         """The rule for a detector whose margins are in nats, or are not."""
         return self

@@ -96,6 +96,10 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         """The state in which `margin` are those of the images after `before`; the threshold stays."""
         return state._replace(stream=self.inner.judged_again(state.stream, before, margin))
 
+    def moved(self, state: CalibratedMargins, by: float) -> CalibratedMargins:
+        """The state in which all margins were higher by so many nats."""
+        return state._replace(stream=self.inner.moved(state.stream, by), margins=state.margins + by)
+
     def for_detector(self, *, in_nats: bool) -> Calibrated:
         """This rule with the inner rule as it works best for the detector."""
         return replace(self, in_nats=in_nats)

@@ -14,7 +14,7 @@ from unseen.storage.files import replacing
 from unseen_bench import run as harness
 from unseen_bench import suites
 from unseen_bench.exhibits import page, tables
-from unseen_bench.exhibits.verdict_tables import cross_table, verdict_tables
+from unseen_bench.exhibits.verdict_tables import verdict_tables
 from unseen_bench.run import leaderboard
 
 # the tables of the larger suites have nine columns, and a terminal has eighty
@@ -51,7 +51,10 @@ def run(source: Source, plan: Plan, *, workers: int | None, device: str, as_json
             f"expected {wanted}, for {suite}, got {'none' if data is None else 'both'}; pass that folder"
         )
     check_device(device)
-    _check_report(plan.report, plan.out)
+    if plan.report and not plan.out:
+        raise SettingError("expected -o with --report, got none; the plots are drawn from the scores kept there")
+    if plan.report:
+        page.check_plotting()
     complete = print_inventory(suite, data) if data else True
     loaded = encode_suite(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
     arrivals = (plan.orders or loaded.table.get("orders", "shuffled")).split(",")
@@ -78,14 +81,6 @@ def print_comparisons(first: str, second: str, out: Path, *, as_json: bool) -> N
             output.emit(comparison.record())
         else:
             print(comparison)
-
-
-def _check_report(report: Path | None, out: Path | None) -> None:
-    """Refuse a report that could not be drawn, before anything runs."""
-    if report and not out:
-        raise SettingError("expected -o with --report, got none; the plots are drawn from the scores kept there")
-    if report:
-        page.check_plotting()
 
 
 def check_device(device: str) -> None:
@@ -192,18 +187,16 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
         for texts in judged.lines:
             grid.add_row(*texts)
         output.out.print(grid)
-    if crossed := cross_table(rows):
-        grid = Grid(*crossed[0], title="mean AUROC / fpr95_id over sets and seeds, by margin", **NARROW)
-        for texts in crossed[1]:
-            grid.add_row(*texts)
-        output.out.print(grid)
     for table in tables.tables(rows, suite):
         grid = Grid(title=table.title, **NARROW)
         grid.add_column("method", no_wrap=True)
-        for name in (*table.columns, "µs", "state"):
+        for name in (*table.columns, "right name", "µs", "state"):
             grid.add_column(name, overflow="fold", justify="right")
         for line in table.lines:
-            cells = (tables.brief(line, name, deviation=name in table.groups) for name in table.columns)
+            forms = {name: "{} ±{}" if name in table.groups else "{}" for name in table.columns}
+            cells = ("\n".join(tables.texts(line.cells.get(name), forms[name], line.digits)) for name in forms)
             name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
-            grid.add_row(name, *cells, f"{line.microseconds:,.0f}", tables.size(line.state_bytes))
+            costs = (tables.number_text(line.accuracy), tables.time(line), tables.size(line.state_bytes))
+            grid.add_row(name, *cells, *costs)
         output.out.print(grid)
+        output.out.print(table.reduced_note, style="dim")

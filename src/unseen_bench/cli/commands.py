@@ -60,10 +60,7 @@ def bench(
     data: Pictures = None,
     detectors: Annotated[
         str,
-        typer.Option(
-            help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart. "
-            "cross: every score over the negatives that each method mines."
-        ),
+        typer.Option(help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart."),
     ] = "",
     seeds: Seeds = 3,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for rows and tables; resumes.")] = None,

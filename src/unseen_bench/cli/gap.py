@@ -15,14 +15,7 @@ from unseen.features import Features, load_features
 from unseen_bench import theory
 
 
-def run(
-    features: str,
-    space: Path,
-    *,
-    truth: bool,
-    negatives: bool,
-    as_json: bool,
-) -> None:
+def run(features: str, space: Path, *, truth: bool, negatives: bool, as_json: bool) -> None:
     """Measure the gap and print it."""
     labels, images = LabelSpace.load(space), load_features(features)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))  # regret is of a stream

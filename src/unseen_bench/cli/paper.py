@@ -47,9 +47,8 @@ def run(given: Setting, tables: str | None, *, as_json: bool) -> typer.Exit:
         output.say(f"{exhibit.name}: {outcome.state}")
         outcomes.append(outcome)
     written = list(map(str, report.write(given.out, outcomes)))
-    incomplete = [
-        one for one in outcomes if not one.is_complete(data=given.data is not None, features=given.features is not None)
-    ]
+    has = {"data": given.data is not None, "features": given.features is not None}
+    incomplete = [one for one in outcomes if not one.is_complete(**has)]
     _print_result(outcomes, incomplete, written, as_json=as_json)
     return typer.Exit(output.SKIPPED if incomplete else output.DONE)
 

@@ -29,20 +29,16 @@ def check_plotting() -> None:
 
 def write(path: Path, suite: Suite, rows: Sequence[Row], results: ResultFolder) -> None:
     """Write the report of a suite's rows, with margins from where the rows are kept."""
+    sections = list(_sections(suite, rows, results))
     with replacing(path) as temporary:
-        temporary.write_text(html(suite, rows, results))
-
-
-def html(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> str:
-    """The whole page."""
-    return render("suite.html", suite=suite, row=rows[0], sections=list(_sections(suite, rows, results)))
+        temporary.write_text(render("suite.html", suite=suite, row=rows[0], sections=sections))
 
 
 def _sections(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> Iterator[Section]:
     plain = [row for row in rows if not row["varied"]]
     yield "verdicts", "Verdicts", verdict_tables(rows)
     yield "tables", "Ranking", [table.grid(suite.unclean) for table in tables.tables(rows, suite)]
-    yield from _from_margins(plain, results)
+    yield "margins", "Margins, first seed", list(_from_margins(plain, results))
     learning = [row for row in plain if row["over_time"]]
     if learning:
         yield "stream", "Over the stream", list(_streams(learning))
@@ -51,17 +47,13 @@ def _sections(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> Itera
         yield "settings", "Settings", [figure for name in settings for figure in _curves(rows, name)]
 
 
-def _from_margins(rows: Sequence[Row], results: ResultFolder) -> Iterator[Section]:
-    """Yield ROC curves and histograms of the first seed, a figure per kind."""
-    roc, histograms = [], []
+def _from_margins(rows: Sequence[Row], results: ResultFolder) -> Iterator[Figure]:
+    """Yield how margins lie for the first seed, a figure per kind."""
     for kind, title in KINDS.items():
         margins = _margins([row for row in rows if row["kind"] == kind], results)
         if margins:
-            roc.append(Figure(title, plots.roc(margins), kind))
             shown = {name: dict(list(methods.items())[:SHOWN]) for name, methods in margins.items()}
-            histograms.append(Figure(title, plots.histograms(shown), kind))
-    yield "roc", "ROC, first seed", roc
-    yield "margins", "Margins, first seed", histograms
+            yield Figure(title, plots.histograms(shown), kind)
 
 
 def _margins(

@@ -75,8 +75,13 @@ def section(outcome: Outcome) -> ExhibitSection:
     if exhibit.has_published:
         parts += [_printed_grid(PUBLISHED.format(name), suites.read(name)["published"]) for name in exhibit.suites]
     stands_in = any(suite.name not in exhibit.suites for suite, _ in outcome.ran)
+    few = [
+        f"{one.name} runs with at most {one.table['seeds']} seeds." for one, _ in outcome.ran if "seeds" in one.table
+    ]
     notes = " ".join(NOTES[name] for name in exhibit.notes)
-    return ExhibitSection(outcome, parts, [notes, *([NOTES["stand-in"]] if stands_in else []), *odd_averages(exhibit)])
+    return ExhibitSection(
+        outcome, parts, [notes, *([NOTES["stand-in"]] if stands_in else []), *few, *odd_averages(exhibit)]
+    )
 
 
 def _printed_only(exhibit: Exhibit, ran: Sequence[tuple[Suite, Sequence[Row]]]) -> Iterator[Grid]:

@@ -32,18 +32,6 @@ def pyplot() -> Any:
     return import_extra("matplotlib.pyplot", "plot")
 
 
-def roc(margins: Mapping[str, Margins]) -> str:
-    """Draw the ROC of every method on every set: how much OOD is accepted as more ID is."""
-    with _panels(len(margins), height=2.9) as (figure, axes, svg):
-        for axis, (name, methods) in zip(axes.flat, margins.items(), strict=False):
-            for index, (method, (known, unknown)) in enumerate(methods.items()):
-                axis.plot(*_curve(known, unknown), color=_colour(index), linestyle=_style(index), label=method)
-            axis.set(title=name, xlabel="OOD accepted", ylabel="ID accepted", xlim=(0, 1), ylim=(0, 1.005))
-            axis.axhline(0.95, color=INK, linewidth=0.6, linestyle=":")
-        _legend(figure, axes)
-        return svg()
-
-
 def histograms(margins: Mapping[str, Margins]) -> str:
     """Draw how the margins of known and unknown images lie, one panel per method and set."""
     methods = list(dict.fromkeys(method for one in margins.values() for method in one))
@@ -117,13 +105,6 @@ def _histogram(axis: Any, known: Array, unknown: Array) -> None:
     bins = np.linspace(low, high if high > low else low + 1, 50)
     for values, colour, label in ((known, ID_COLOUR, "known"), (unknown, OOD_COLOUR, "unknown")):
         axis.hist(values, bins, density=True, color=colour, alpha=0.55, label=label)
-
-
-def _curve(known: Array, unknown: Array) -> tuple[Array, Array]:
-    """Shares of OOD and ID accepted at thresholds that are quantiles of both sides, so that corners stay."""
-    thresholds = np.quantile(np.concatenate([known, unknown]), np.linspace(1, 0, 400))
-    shares = [1 - np.searchsorted(np.sort(side), thresholds) / len(side) for side in (unknown, known)]
-    return np.concatenate([[0], shares[0], [1]]), np.concatenate([[0], shares[1], [1]])
 
 
 def _mean_over_seeds(rows: Sequence[Row], metric: str) -> tuple[Array, Array, Array]:

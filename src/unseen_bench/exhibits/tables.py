@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unseen_bench.exhibits.grid import PRINTED, Grid
+from unseen_bench.methods.parse import detector_class
 from unseen_bench.run import KINDS, Row, mean_and_deviation
 from unseen_bench.run.results import COLUMNS
 from unseen_bench.run.runs import ANY_ORDER
@@ -49,6 +50,7 @@ class MethodLine:
     method: str
     cells: Mapping[str, MetricCell]
     seeds: int = 1
+    accuracy: float = math.nan  # percent of the known images that get their own name
     microseconds: float = math.nan
     state_bytes: int | None = None
     printed: bool = False
@@ -87,6 +89,13 @@ class Table:
         return f"Text: {'; '.join(f'{method} {text}' for method, text in texts.items())}." if texts else ""
 
     @property
+    def reduced_note(self) -> str:
+        """What lines leave out of their papers."""
+        shared = [line.method.split()[0] for line in self.lines if not line.printed and not line.text.startswith("own")]
+        told = {name: getattr(detector_class(name), "reduced", "") for name in shared}
+        return "; ".join(f"{name} {text}" for name, text in told.items() if text)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The sets and their averages."""
         return (*self.sets, *self.groups)
@@ -98,12 +107,15 @@ class Table:
             [
                 f"{line.method}{PRINTED}" if line.printed else line.method,
                 *(text for name in self.columns for text in texts(line.cells.get(name), "{} ({})", line.digits)),
+                number_text(line.accuracy),
                 *("—" if line.printed else str(line.seeds), time(line), size(line.state_bytes)),
             ]
             for line in self.lines
         ]
-        notes = [self.text_note, "* known to contain images of known classes." if set(unclean) & set(self.sets) else ""]
-        costs = ("seeds", "µs", "state")
+        notes = [self.text_note, self.reduced_note]
+        if set(unclean) & set(self.sets):
+            notes.append("* known to contain images of known classes.")
+        costs = ("right name", "seeds", "µs", "state")
         own = {"kind": self.kind, "notes": [note for note in notes if note]}
         return Grid.of_sets(self.title, "method", marked, lines, *costs, **own)
 
@@ -146,11 +158,6 @@ def size(count: int | None) -> str:
     return f"{count} B"
 
 
-def brief(line: MethodLine, name: str, *, deviation: bool) -> str:
-    """The cell of a set for the terminal: AUROC, and FPR95 below it."""
-    return "\n".join(texts(line.cells.get(name), "{} ±{}" if deviation else "{}", line.digits))
-
-
 def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[MethodLine]:
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
@@ -177,7 +184,8 @@ def _line(method: str, rows: Sequence[Row], table: Table) -> MethodLine:
             cells[group] = MetricCell.of(_averages([by_set[name] for name in sets]))
     spent = sum(row["seconds"] for row in rows) / sum(row["samples"] for row in rows)
     seeds, state_bytes = max(map(len, by_set.values())), max(row["state_bytes"] for row in rows)
-    return MethodLine(method, cells, seeds, 1e6 * spent, state_bytes, text=rows[0].get("text", ""))
+    accuracy = mean_of(100 * defined(row["accuracy"]) for row in rows)
+    return MethodLine(method, cells, seeds, accuracy, 1e6 * spent, state_bytes, text=rows[0].get("text", ""))
 
 
 def _averages(sets: Sequence[Mapping[int, tuple[float, float]]]) -> list[tuple[float, float]]:

@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from unseen_bench.exhibits.grid import Grid
-from unseen_bench.exhibits.tables import defined, mean_of, number_text
-from unseen_bench.methods.parse import SPACE
+from unseen_bench.exhibits.tables import mean_of, number_text
 from unseen_bench.run import KINDS, Row
 from unseen_bench.run.runs import ANY_ORDER
 
@@ -37,27 +36,6 @@ def verdict_tables(rows: Iterable[Row]) -> list[Grid]:
             title = f"{KINDS[kind]}; order: {order}; verdicts, mean of all sets"
             found.append(Grid(title, ("method", *VERDICT_COLUMNS.values()), lines, kind=kind))
     return found
-
-
-def cross_table(rows: Iterable[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]] | None:
-    """Scores by label spaces, AUROC / FPR95 of the margin over sets and seeds, where a run names its space."""
-    cells: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        score, _, space = row["detector"].partition(f" {SPACE}=")
-        if space and not row["varied"]:
-            cells[score, space] += row["by_set"].values()
-    if not cells:
-        return None
-    scores, spaces = (list(dict.fromkeys(key[side] for key in cells)) for side in (0, 1))
-    lines = [(score, *(_mean_cell(cells[score, space]) for space in spaces)) for score in scores]
-    return ("score, by whose negatives", *spaces), lines
-
-
-def _mean_cell(by_set: Sequence[Row]) -> str:
-    if not by_set:
-        return "—"
-    auroc, fpr = (mean_of(defined(one[name]) for one in by_set) for name in ("margin_auroc", "margin_fpr95_id"))
-    return f"{number_text(100 * auroc)} / {number_text(100 * fpr)}"
 
 
 def _percent_of(rows: Sequence[Row]) -> Callable[[str], str]:

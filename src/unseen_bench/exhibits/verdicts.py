@@ -1,6 +1,6 @@
 """One HTML page about verdicts: a table of streams, goals, and how p_known and truth agree."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxtyping import Bool, Float
@@ -33,23 +33,12 @@ def joined_bins(rows: Sequence[Row]) -> list[ReliabilityBin]:
 
 def write(path: Path, table: Sequence[str], goals: Sequence[str], rows: Sequence[Row]) -> None:
     """Write the page, whole or not at all; `table` is a table in Markdown."""
-    with replacing(path) as temporary:
-        temporary.write_text(html(table, goals, reliability_by_order(rows)), encoding="utf-8")
-
-
-def reliability_by_order(rows: Sequence[Row]) -> dict[str, dict[str, list[ReliabilityBin]]]:
-    """The bins of each suite in each order."""
-    found: dict[str, dict[str, list[ReliabilityBin]]] = {}
+    by_order: dict[str, dict[str, list[ReliabilityBin]]] = {}
     for (order, suite), group in grouped(rows, "order", "suite").items():
-        found.setdefault(order, {})[suite] = joined_bins(group)
-    return found
-
-
-def html(table: Sequence[str], goals: Sequence[str], by_order: Mapping[str, Mapping[str, list[ReliabilityBin]]]) -> str:
-    """The whole page."""
-    errors = "; ".join(
-        f"{order} {max(calibration_error(bins) for bins in suites.values()):.3f}" for order, suites in by_order.items()
-    )
+        by_order.setdefault(order, {})[suite] = joined_bins(group)
+    errors = "; ".join(f"{order} {max(map(calibration_error, of.values())):.3f}" for order, of in by_order.items())
     head, _, *lines = ([cell.strip() for cell in line.strip("| ").split(" | ")] for line in table)
     streams, figure = Grid("", head, lines), plots.reliability(by_order)
-    return render("verdicts.html", goals=goals, errors=errors, figure=figure, streams=streams)
+    with replacing(path) as temporary:
+        page = render("verdicts.html", goals=goals, errors=errors, figure=figure, streams=streams)
+        temporary.write_text(page, encoding="utf-8")

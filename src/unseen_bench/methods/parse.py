@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -18,14 +17,12 @@ from typing import Any
 from unseen import detectors
 from unseen.detectors import Detector
 from unseen.errors import SettingError
-from unseen_bench.methods import posthoc
+from unseen_bench.methods import fewshot, posthoc
 from unseen_bench.oracles import ORACLES
 from unseen_bench.suites import Suite
 
 SPACE = "space"  # names the method whose label space is read; not a setting of a detector
-CROSS = "cross"  # stands for every score over every label space
-SCORES = ("neglabel", "dnm", "adaneg", "clipscope", "online", "pooled")  # csp scores as neglabel does
-SPACES = ("neglabel", "csp", "dnm", "adaneg", "clipscope", "online")  # pooled reads that of online
+FITTED: dict[str, type[Detector[Any]]] = {**posthoc.REGISTRY, **fewshot.REGISTRY}  # on ID images, before a stream
 
 
 @dataclass(frozen=True)
@@ -62,22 +59,16 @@ class Method:
         return self.kind(suite.labels_of(self.space), **options)
 
 
-def expand_methods(names: Sequence[str]) -> list[str]:
-    """The methods that are meant: `cross` is every score over the negatives that each method mines."""
-    crossed = [f"{score} {SPACE}={space}" for score in SCORES for space in SPACES]
-    return [one for name in names for one in (crossed if name.strip() == CROSS else [name])]
-
-
 def detector_class(name: str) -> type[Detector[Any]]:
     """The class behind a registered name, or behind `module:Class` or `file.py:Class` for one of your own."""
     if name in ORACLES:
         return ORACLES[name].kind
-    if name in posthoc.REGISTRY:
-        return posthoc.REGISTRY[name]
+    if name in FITTED:
+        return FITTED[name]
     if ":" in name:
         return _import_class(name)
     if name not in detectors.names():
-        known = ", ".join([*sorted(detectors.names()), *posthoc.REGISTRY, *ORACLES])
+        known = ", ".join([*sorted(detectors.names()), *FITTED, *ORACLES])
         raise SettingError(f"expected detectors out of {known} or module:Class, got {name!r}; check the spelling")
     return detectors.find(name)
 

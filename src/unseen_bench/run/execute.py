@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 
 from unseen.detectors import Detector, DetectorOutput
 from unseen.errors import SettingError
+from unseen.labels import Examples
 from unseen_bench.checks import (
     check_blocking,
     check_causal,
@@ -24,6 +25,7 @@ from unseen_bench.checks import (
     tolerance_of,
 )
 from unseen_bench.evaluate import Evaluation, evaluate, evaluate_many, over_time
+from unseen_bench.methods.fewshot import FewShot
 from unseen_bench.methods.posthoc import PostHoc, fit
 from unseen_bench.oracles import run_oracle
 from unseen_bench.run.experiment import finite
@@ -136,10 +138,13 @@ def prepare(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[
     if detector.parts:
         suite = suite.with_parts(detector.parts, detector.labels)
     trial, detector = suite.against(*run.sets), replace(detector, labels=detector.labels.to(device=device))
-    if not isinstance(detector, PostHoc):
+    if not isinstance(detector, (PostHoc, FewShot)):
         return trial, detector
     held_out, rest = trial.held_out()
-    return rest, fit(detector, held_out.z.to(device), held_out.label.to(device))
+    z, label = held_out.z.to(device), held_out.label.to(device)
+    if isinstance(detector, PostHoc):
+        return rest, fit(detector, z, label)
+    return rest, replace(detector, labels=replace(detector.labels, examples=Examples(z, label)))
 
 
 def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:
@@ -219,7 +224,7 @@ def _require_order_free(detector: Detector[Any], z: Tensor) -> None:
 
 def in_float64(detector: Detector[Any], z: Tensor) -> tuple[Detector[Any], Tensor]:
     """A detector and features whose rounding cannot be taken for a broken rule; fitted ones stay as they are."""
-    if isinstance(detector, PostHoc):
+    if isinstance(detector, (PostHoc, FewShot)):
         return detector, z.to(detector.labels.id_anchors.device)
     return replace(detector, labels=detector.labels.to(device=CPU, dtype=torch.float64)), z.cpu().double()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from unseen.errors import SettingError
 from unseen_bench import suites
-from unseen_bench.methods.parse import Method
+from unseen_bench.methods.parse import FITTED, Method
 from unseen_bench.run.jsonl import Row
 from unseen_bench.run.runs import Run, default_detectors, list_runs, with_sweeps
 from unseen_bench.suites import Suite
@@ -60,9 +60,10 @@ class Exhibit:
 
     def runs(self, suite: Suite, seeds: int) -> list[Run]:
         """Its runs of a suite; a detector of patches or views is left out where there are none."""
+        seeds = min(seeds, suite.table.get("seeds", seeds))
         methods = [name for name in methods_of(self.methods) if suite.has_parts(Method.parse(name).kind.parts)]
-        fixed = [name for name in methods if name.startswith("fit-")]  # fitted once: no order can change them
-        moving = [name for name in methods if not name.startswith("fit-")]
+        fixed = [name for name in methods if name in FITTED]  # once: no order can change them
+        moving = [name for name in methods if name not in FITTED]
         runs = list_runs(suite, names=moving, orders=self.orders, seeds=seeds)
         if fixed and not self.sweeps and suite.table.get("fitted", True):
             runs += list_runs(suite, names=fixed, orders=self.orders[:1], seeds=1)

@@ -11,8 +11,9 @@ from unseen.detectors import Detector
 from unseen.detectors.base import Frozen
 from unseen.errors import SettingError
 from unseen_bench import orders as arrival
-from unseen_bench.methods import posthoc
-from unseen_bench.methods.parse import Method, expand_methods, parse_setting
+from unseen_bench.methods.fewshot import FewShot
+from unseen_bench.methods.parse import Method, parse_setting
+from unseen_bench.methods.posthoc import PostHoc
 from unseen_bench.oracles import ORACLES, PLAIN
 from unseen_bench.suites import Suite
 
@@ -68,7 +69,7 @@ class Run:
         """What the run gets to see."""
         if self.method.name in ORACLES:
             return ROUTED_BY_TRUTH
-        return NEEDS_ID_IMAGES if issubclass(self.method.kind, posthoc.PostHoc) else LABEL_FREE
+        return NEEDS_ID_IMAGES if issubclass(self.method.kind, (PostHoc, FewShot)) else LABEL_FREE
 
     @property
     def method(self) -> Method:
@@ -118,7 +119,7 @@ def with_sweeps(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
 
 
 def _with_controls(names: Sequence[str], *, is_first: bool) -> Iterator[str]:
-    for text in map(_canonical, expand_methods(names)):
+    for text in map(_canonical, names):
         yield text
         name, *settings = text.split()
         if is_first and name in PLAIN:

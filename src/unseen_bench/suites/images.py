@@ -113,21 +113,23 @@ def known_classes(row: Mapping[str, Any], classes: ClassNames, root: Path) -> Cl
     return found
 
 
+def known_entries(row: Mapping[str, Any], classes: ClassNames, root: Path) -> list[tuple[Entry, int]]:
+    """The known images of a class that has a name, each with the position of its name."""
+    is_listed = _is_listed(_places(row, root))
+    keys = map(str, range(len(classes.names))) if is_listed else classes.keys
+    position: dict[str | None, int] = {key: index for index, key in enumerate(keys)}
+    placed = ((e, position.get(e.label if is_listed else _folder(e))) for e in _required_entries(KNOWN, row, root))
+    return [(entry, place) for entry, place in placed if place is not None]
+
+
 def known_samples(
     row: Mapping[str, Any], classes: ClassNames, encoded: Mapping[str, torch.Tensor], root: Path
 ) -> LabelledSamples:
     """The known images that could be read, with the position of each one's name."""
-    is_listed = _is_listed(_places(row, root))
-    keys = map(str, range(len(classes.names))) if is_listed else classes.keys
-    position: dict[str | None, int] = {key: index for index, key in enumerate(keys)}
-    z, label = [], []
-    for entry in _required_entries(KNOWN, row, root):
-        key = entry.label if is_listed else _folder(entry)
-        if entry.path in encoded and key in position:
-            z.append(encoded[entry.path])
-            label.append(position[key])
-    if not z:
+    read = [(encoded[entry.path], place) for entry, place in known_entries(row, classes, root) if entry.path in encoded]
+    if not read:
         raise DataError(f"expected known images with labels under {root}, got none that match a class; check the list")
+    z, label = zip(*read, strict=True)
     return LabelledSamples(torch.stack(z), torch.tensor(label))
 
 

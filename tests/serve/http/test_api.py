@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+import unseen
 from helpers.service import Server, downloaded, flat, reference, same
 from helpers.streams import space, stream
 from unseen import Session
@@ -113,10 +114,16 @@ def test_score_is_pure(remote, server, tmp_path):
     assert same(before, downloaded(remote, LABELS, tmp_path / "after"))
 
 
-def test_json_and_raw_features_get_the_same_verdicts(server, remote):
-    raw = remote.score(Z[:3])
-    said = post(server, remote, "score", json={"features": Z[:3].tolist()}).json()["verdicts"]
-    assert [row["margin"] for row in said] == pytest.approx([row["margin"] for row in raw], abs=1e-5)
+def test_a_client_observes_the_only_stream_there_is(tmp_path, space_file):
+    with Server(tmp_path / "data") as own, unseen.Client(own.url) as client:
+        with pytest.raises(ServiceError, match="expected one stream, got 0"):
+            client.observe(Z[:2])
+        made = client.create(space_file, detector="online")
+        assert [row["seq"] for row in client.observe(Z[:2])] == [0, 1]
+        assert client.score(Z[2:3]) == made.score(Z[2:3])
+        client.create(space_file, detector="online")
+        with pytest.raises(ServiceError, match="expected one stream, got 2"):
+            client.score(Z[:1])
 
 
 def test_a_retried_observe_is_not_learned_twice(remote, tmp_path):
@@ -158,17 +165,6 @@ def test_concurrent_callers_get_every_number_once_and_readers_see_whole_states(s
     expected = flat(reference(CONFIG, LABELS, [in_order]))
     for name, tensor in downloaded(remote, LABELS, tmp_path / "state").items():
         assert torch.allclose(tensor.double(), expected[name].double(), atol=1e-4), name
-
-
-def test_two_streams_learn_independently(server, space_file):
-    left, right = (server.client.create(space_file, detector="online", name=side) for side in ("left", "right"))
-    left.observe(Z[:30])
-    assert right.info()["seq"] == 0
-    assert {row["name"] for row in server.client.streams()} >= {"left", "right"}
-    left.delete()
-    with pytest.raises(ServiceError, match="one of your streams"):
-        left.info()
-    right.delete()
 
 
 def test_a_snapshot_is_restored_to_the_bit_and_reset_forgets(remote, tmp_path):

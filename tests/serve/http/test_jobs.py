@@ -205,25 +205,3 @@ def test_the_error_of_a_failed_job_holds_on_to_nothing():
         assert str(failed.error) == "no"
 
     asyncio.run(check())
-
-
-def space_file(folder) -> bytes:
-    LABELS.save(folder / "space")
-    return (folder / "space").read_bytes()
-
-
-def test_jobs_of_one_owner_do_not_make_those_of_another_forgotten():
-
-    async def end(job) -> str:
-        return ""
-
-    async def check() -> None:
-        jobs = Jobs(1, kept=2)
-        first = jobs.start("a", "", end, "a")
-        for number in range(5):
-            await jobs.start("b", "", end, str(number)).wait(1)
-            await asyncio.sleep(0)
-        assert jobs.find("a", first.id) is first
-        assert len(list(jobs.owned("b"))) == 2
-
-    asyncio.run(check())

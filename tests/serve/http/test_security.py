@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
 
@@ -12,10 +11,11 @@ import schemathesis
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from helpers.service import Server, downloaded, same
+from helpers.service import Server
 from helpers.streams import space, stream
 from unseen.cli import app
 from unseen.errors import ServiceError, SettingError
@@ -241,75 +241,36 @@ def test_the_log_holds_no_key(tmp_path, caplog):
     assert text not in caplog.text + str(caught.value)
 
 
-SAFE = {"restore", "snapshots"}  # may change the state by right
+def called(server, remote, key: str, examples: int) -> list[int]:
+    """The statuses of what hypothesis makes of the OpenAPI document, right and wrong, each answer held against it.
 
+    What the document cannot say is whether a body fits the stream, its width, its groups, its snapshots; and a query
+    that nobody asked for is not read.
+    """
+    statuses: list[int] = []
+    chosen = settings(max_examples=examples, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    chosen = settings(chosen, suppress_health_check=list(HealthCheck))
 
-def malformed(server, remote, examples):
-    """Send what hypothesis makes of the OpenAPI document to the stream, and return the statuses."""
-    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    statuses = []
-    quiet = settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    with httpx.Client(base_url=server.url, timeout=20) as http:
-        for result in schema.get_all_operations():
-            operation = result.ok()
-            last = operation.path.rsplit("/", 1)[1]
-            if last == "events" or (operation.method != "get" and (last in SAFE or operation.method == "delete")):
-                continue
-            for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
-                send = sender(http, server.url, remote.id, operation, statuses)
-                with contextlib.suppress(Unsatisfiable):  # a route without parameters has no wrong ones
-                    quiet(given(operation.as_strategy(generation_mode=mode))(send))()
-    return statuses
-
-
-def sender(http, url, stream, operation, statuses):
-    path = operation.path.replace("{id}", stream).replace("{entry}", "1")
-
-    def send(case):
-        try:
-            request = case.as_transport_kwargs(base_url=url)
-            sent = {name: request[name] for name in ("json", "data", "files", "params") if request.get(name)}
-            if isinstance(sent.get("data"), bytes | str):
-                sent["content"] = sent.pop("data")
-            answer = http.request(operation.method, path, headers=dict(request["headers"]), **sent)
-        except (TypeError, ValueError, AttributeError, httpx.LocalProtocolError):
-            return  # what the client itself will not send
+    def call(case: schemathesis.Case) -> None:
+        case.path_parameters |= {"id": remote.id} if "id" in case.path_parameters and "/streams/" in case.path else {}
+        sent = {"base_url": server.url, "headers": {"Authorization": f"Bearer {key}"}, "timeout": 20}
+        answer = case.call_and_validate(excluded_checks=[positive_data_acceptance, negative_data_rejection], **sent)
         statuses.append(answer.status_code)
-        assert answer.status_code < 500, (operation.path, answer.text)
 
-    return send
-
-
-def unchanged(open_server, tmp_path, examples):
-    server, remote = open_server
-    remote.observe(Z[:20])
-    before, streams = downloaded(remote, LABELS, tmp_path / "before"), len(server.client.streams())
-    statuses = malformed(server, remote, examples)
-    assert same(before, downloaded(remote, LABELS, tmp_path / "after"))
-    assert len(server.client.streams()) == streams
+    for found in schemathesis.openapi.from_url(f"{server.url}/openapi.json").get_all_operations():
+        operation = found.ok()
+        if operation.path.endswith("/events") or operation.method == "delete":  # without end, or the end of the stream
+            continue
+        for mode in schemathesis.GenerationMode:
+            with contextlib.suppress(Unsatisfiable):  # a route without parameters has no wrong ones
+                chosen(given(operation.as_strategy(generation_mode=mode))(call))()
     return statuses
 
 
-def test_malformed_requests_get_no_500_and_change_no_state(open_server, tmp_path):
-    assert len(unchanged(open_server, tmp_path, 3)) > 30
-
-
-@pytest.mark.slow
-def test_ten_thousand_malformed_requests_get_no_500_and_change_no_state(open_server, tmp_path):
-    statuses = unchanged(open_server, tmp_path, 800)
-    print(f"\n{len(statuses)} requests, statuses {sorted(set(statuses))}")
-    assert len(statuses) >= 10_000
-
-
-@pytest.mark.parametrize("text", ["data:image/png;base64," + base64.b64encode(b"x").decode(), "A" * 5])
-def test_odd_base64_is_refused(open_server, text):
-    server, remote = open_server
-    answer = server.client.http.post(f"/v1/streams/{remote.id}/observe", json={"images": [text]})
-    assert answer.status_code == 422
+def test_openapi_is_true_and_no_request_gets_a_500(server, remote, keys):
+    remote.observe(Z)
+    statuses = called(server, remote, keys["a", "admin"], examples=4)
+    assert len(statuses) > 60
+    assert {200, 401, 422} <= set(statuses)
+    assert max(statuses) < 500
+    assert len(remote.score(Z[:1])) == 1

@@ -8,7 +8,6 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -176,26 +175,5 @@ def test_snapshots_are_taken_when_a_restart_would_take_long(tmp_path):
     assert (again.at.seq, again.replayed) == (60, 0)
     again.abandon()
     second.abandon()
-    streams.folder.close()
-    streams.threads.close()
-
-
-@pytest.mark.timing
-def test_a_restart_is_ready_soon_after_many_single_samples(tmp_path):
-    """Observe one by one, look whether a snapshot is due each time as the service does, then be killed and start."""
-    streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path, durability=Durability(replay_seconds=0.3)))
-    stream = streams.create(LABELS, CONFIG).opened
-    deadline = time.perf_counter() + 4
-    while time.perf_counter() < deadline:
-        stream.observe([sample_batch(LABELS, Z[:1])])
-        streams.snapshot_if_due(stream)
-    streams.threads.keeper.submit(lambda: None).result(10)
-    seq = stream.at.seq
-    stream.abandon()
-    again = Stream(stream.folder, stream.config, stream.durability)
-    assert again.at.seq == seq
-    assert again.replayed < seq
-    assert again.replay_seconds < 2
-    again.abandon()
     streams.folder.close()
     streams.threads.close()

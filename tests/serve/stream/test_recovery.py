@@ -187,15 +187,21 @@ def test_a_corrupted_page_is_refused_or_changes_no_bit(snapshotted, page):
         stream.abandon()
 
 
-def test_a_damaged_page_before_committed_blocks_of_the_wal_is_refused(folder):
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(lambda data: data.replace(Z[45].numpy().tobytes(), Z[46].numpy().tobytes()), id="an altered page"),
+        pytest.param(lambda data: data[: len(data) * 2 // 3], id="cut short"),
+        pytest.param(lambda data: b"", id="gone"),
+    ],
+)
+def test_a_log_that_lacks_what_was_acknowledged_is_refused(folder, harm):
     stream = opened(folder)
     fed(stream, 0, 100)
     left_behind(stream)
     log = folder / "journal.db-wal"
-    data, sample = log.read_bytes(), Z[45].numpy().tobytes()
-    at = data.index(sample)
-    log.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-    with pytest.raises(StateError, match="ends at entry 4 where entry 10 was acknowledged"):
+    log.write_bytes(harm(log.read_bytes()))
+    with pytest.raises(StateError, match="where entry 10 was acknowledged"):
         opened(folder)
 
 
@@ -357,25 +363,6 @@ def test_a_stream_waits_for_room_at_start_and_opens_by_itself(tmp_path):
         assert stream.observe(Z[20:21])[0]["seq"] == 20
 
 
-def test_a_shortened_wal_is_noticed_and_reported(folder):
-    stream = opened(folder)
-    fed(stream, 0, 300)
-    left_behind(stream)
-    log = folder / "journal.db-wal"
-    log.write_bytes(log.read_bytes()[: len(log.read_bytes()) * 2 // 3])
-    with pytest.raises(StateError, match=r"the journal ends at entry .* where entry 30 was acknowledged"):
-        opened(folder)
-
-
-def test_an_absent_wal_is_noticed_and_reported(folder):
-    stream = opened(folder)
-    fed(stream, 0, 30)
-    left_behind(stream)
-    (folder / "journal.db-wal").unlink()
-    with pytest.raises(StateError, match="where entry 3 was acknowledged"):
-        opened(folder)
-
-
 def test_accepting_a_shortened_journal_leaves_a_fault(folder):
     stream = opened(folder)
     fed(stream, 0, 100)
@@ -424,18 +411,4 @@ def test_a_failed_snapshot_is_reported_and_loses_no_sample(folder, tmp_path, mon
     monkeypatch.undo()
     again = opened(folder)
     assert again.replayed == 50
-    again.abandon()
-
-
-def test_a_jump_of_the_wall_clock_changes_nothing(folder, monkeypatch):
-    stream = opened(folder)
-    sent = fed(stream, 0, 30)
-    monkeypatch.setattr(time, "time", lambda: 1e12)
-    sent += fed(stream, 30, 60)
-    monkeypatch.setattr(time, "time", lambda: -1e9)
-    stream.snapshot("auto")
-    sent += fed(stream, 60, 90)
-    left_behind(stream)
-    again = opened(folder)
-    assert same(flat(again.readers), flat(reference(CONFIG, LABELS, sent)))
     again.abandon()

@@ -37,5 +37,5 @@ def create_app(service: Service, *, demo: bool = False, opening_seconds: float =
     app.state.service = service
     app.add_middleware(Front, service=service)
     # as they are: an included router is matched twice for every request
-    app.router.routes += [*routes.samples.routes, *routes.router.routes, *discover.router.routes, *page.router.routes]
+    app.router.routes += [*routes.plain.routes, *routes.router.routes, *discover.router.routes, *page.router.routes]
     return app

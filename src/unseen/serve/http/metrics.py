@@ -42,7 +42,7 @@ class StreamCollector(Collector):
             samples.add_metric([entry.config.id, "unknown"], int(tally.seen - tally.known))
         yield samples
         for name, value in GAUGES.items():
-            gauge = GaugeMetricFamily(name, "docs/serving.md says what it means", labels=["stream"])
+            gauge = GaugeMetricFamily(name, "docs/how-to/production.md says what it means", labels=["stream"])
             for entry, stream in opened:
                 gauge.add_metric([entry.config.id], value(entry, stream))
             yield gauge

@@ -23,7 +23,7 @@ from unseen.serve.stream.store import Status, StreamEntry
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": answers.Error}, "5XX": {"model": answers.Error}}
 BEARER = [Security(HTTPBearer(auto_error=False))]
 router = APIRouter(responses=ERRORS, dependencies=BEARER)
-samples = APIRouter(responses=ERRORS)  # without what the framework would solve for each of very many requests
+plain = APIRouter(responses=ERRORS)  # without a key, or without what the framework would solve for very many requests
 BINARY = {
     RAW: "Rows of little-endian float32: the fast way.",
     "image/*": "One image file; `?key=` is what it is called.",
@@ -35,6 +35,11 @@ IDEMPOTENT = {"parameters": [schema.IDEMPOTENCY_KEY]}
 OBSERVE = SAMPLES | {"parameters": [STREAM_PARAMETER, schema.IDEMPOTENCY_KEY]}
 CREATE = schema.request_body(schema.StreamBody, form={"space": True, "stream": False}) | IDEMPOTENT
 CREATED: dict[int | str, dict[str, Any]] = {202: {"model": answers.JobInfo, "description": "A job that goes on."}}
+
+
+def sent_as(media: str) -> dict[int | str, dict[str, Any]]:
+    """The description of an answer that is no JSON."""
+    return {200: {"content": {media: {}}}}
 
 
 async def shared_service(request: Request) -> Service:
@@ -79,7 +84,7 @@ AdminEntry = Annotated[StreamEntry, found("admin")]
 Wait = Annotated[float, Query(ge=0, le=30)]
 
 
-@samples.post("/v1/streams/{id}/observe", response_model=answers.VerdictList, openapi_extra=OBSERVE)
+@plain.post("/v1/streams/{id}/observe", response_model=answers.VerdictList, openapi_extra=OBSERVE)
 async def observe(request: Request) -> Response:
     """Learn from samples and return their verdicts."""
     service: Service = request.app.state.service
@@ -87,7 +92,7 @@ async def observe(request: Request) -> Response:
     return json_response(await service.observe(entry, await service.read_batch(request, entry)))
 
 
-@samples.post("/v1/streams/{id}/score", response_model=answers.VerdictList, openapi_extra=SAMPLES)
+@plain.post("/v1/streams/{id}/score", response_model=answers.VerdictList, openapi_extra=SAMPLES)
 async def score(request: Request) -> Response:
     """The verdicts on samples without learning anything."""
     service: Service = request.app.state.service
@@ -95,13 +100,13 @@ async def score(request: Request) -> Response:
     return json_response(await service.score(entry, await service.read_batch(request, entry)))
 
 
-@router.get("/healthz")
+@plain.get("/healthz")
 async def healthz() -> dict[str, str]:
     """Answer while the process runs."""
     return {"status": "ok", "version": unseen.__version__}
 
 
-@router.get("/readyz")
+@plain.get("/readyz")
 async def readyz(service: Shared) -> Response:
     """Answer whether every stream has been opened or refused, and how many of each there are."""
     statuses = [entry.status for entry in service.store.entries.values()]
@@ -110,7 +115,7 @@ async def readyz(service: Shared) -> Response:
     return json_response(text, 200 if service.store.ready else 503)
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=Response, responses=sent_as("text/plain; version=0.0.4; charset=utf-8"))
 async def metrics(service: Shared, key: Reader) -> Response:
     """Counters and gauges for Prometheus."""
     if key.owner != LOCAL.owner:
@@ -178,7 +183,7 @@ async def restart_alarm(entry: AdminEntry, body: schema.AlarmBody) -> answers.Al
     return answers.AlarmInfo.model_validate(watch.shown())
 
 
-@router.get("/v1/streams/{id}/events")
+@router.get("/v1/streams/{id}/events", response_class=Response, responses=sent_as("text/event-stream"))
 async def events(
     service: Shared, entry: ReadEntry, request: Request, last_event_id: Annotated[int | None, Header()] = None
 ) -> Response:
@@ -199,7 +204,7 @@ async def events(
     return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
-@router.get("/v1/streams/{id}/pictures/{seq}")
+@router.get("/v1/streams/{id}/pictures/{seq}", response_class=Response, responses=sent_as("image/jpeg"))
 async def thumbnail(entry: ReadEntry, seq: int) -> Response:
     """The thumbnail of a recent sample."""
     found = entry.thumbnail(seq)
@@ -208,7 +213,7 @@ async def thumbnail(entry: ReadEntry, seq: int) -> Response:
     return Response(found, media_type="image/jpeg")
 
 
-@router.get("/v1/streams/{id}/state")
+@router.get("/v1/streams/{id}/state", response_class=Response, responses=sent_as(RAW))
 async def state(service: Shared, entry: ReadEntry) -> Response:
     """Download the state, which `Session.load` reads."""
     stream = entry.opened
@@ -220,7 +225,7 @@ async def state(service: Shared, entry: ReadEntry) -> Response:
     return await service.download(entry, write)
 
 
-@router.get("/v1/streams/{id}/space", responses={200: {"model": answers.NameList}})
+@router.get("/v1/streams/{id}/space", responses={200: {"model": answers.NameList, **sent_as(RAW)[200]}})
 async def label_space(
     service: Shared, entry: ReadEntry, format: Literal["safetensors", "json"] = "safetensors"
 ) -> Response:

@@ -76,17 +76,11 @@ class Stream:
 
     def observe(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
         """Learn from a block, wait until it is on disk, then let readers see it and answer."""
-        used_twice = ServiceError(409, "expected an idempotency key used once at a time, got it twice; try again")
         with self.changing():
-            repeated = [self._answered_before(batch) for batch in batches]
-            new = [batch for batch, answer in zip(batches, repeated, strict=True) if answer is None]
+            new = [batch for batch in batches if self._receipt(batch) is None]
             fresh = list({batch.idempotency or id(batch): batch for batch in new[::-1]}.values())[::-1]  # once each
             learned = dict(zip(map(id, fresh), self._learn(fresh), strict=True)) if fresh else {}
-            # a key that came twice in one block is answered like a retry of the first
-            return [
-                old or learned.get(id(batch)) or self._answered_before(batch) or used_twice
-                for batch, old in zip(batches, repeated, strict=True)
-            ]
+            return [learned.get(id(batch)) or self._repeated(batch) for batch in batches]
 
     def reset(self) -> None:
         """Forget everything learned; sequence numbers go on."""
@@ -190,18 +184,22 @@ class Stream:
             self.journal.close()
             self._closed = True
 
-    def _answered_before(self, batch: SampleBatch) -> BatchVerdicts | Exception | None:
-        """The verdicts on a batch that was learned before; where they are no longer kept, those of now."""
+    def _receipt(self, batch: SampleBatch) -> Receipt | None:
+        """What is kept of a batch with an idempotency key that was learned before."""
         found = self.journal.receipts("key =", batch.idempotency) if batch.idempotency is not None else ()
-        if not found:
-            return None
-        if found[0].digest != batch.digest:
+        return found[0] if found else None
+
+    def _repeated(self, batch: SampleBatch) -> BatchVerdicts | Exception:
+        """The verdicts on a batch that was learned before; where they are no longer kept, those of now."""
+        found = self._receipt(batch)
+        assert found is not None
+        if found.digest != batch.digest:
             what = "expected the features this idempotency key came with first, got others; use a new key"
             return ServiceError(422, what, "key_reused")
-        kept = self._answers.get(batch.idempotency)
+        kept = self._answers.get(found.key)
         if kept is None:
             now = self.writer.score(joined([batch]))
-            kept = BatchVerdicts(found[0].first, now.structured(), now.names)
+            kept = BatchVerdicts(found.first, now.structured(), now.names)
         return replace(kept, repeated=True)
 
     def _learn(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:

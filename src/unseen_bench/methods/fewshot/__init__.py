@@ -12,22 +12,13 @@ from unseen.errors import check_choice
 from unseen.labels import Examples, LabelSpace
 from unseen_bench.methods.fewshot.base import FewShot
 from unseen_bench.methods.fewshot.heads import LinearProbe, NPOSHead, VOSHead
-from unseen_bench.methods.fewshot.prototypes import FewShotPrototypes, OptimalPrototypes
+from unseen_bench.methods.fewshot.prototypes import FewShotPrototypes
 from unseen_bench.methods.fewshot.taskres import TaskRes
 from unseen_bench.methods.fewshot.tip_adapter import TipAdapter, TipAdapterTuned
 
 REGISTRY: dict[str, type[FewShot]] = {
     kind.name: kind
-    for kind in (
-        TaskRes,
-        TipAdapter,
-        TipAdapterTuned,
-        FewShotPrototypes,
-        OptimalPrototypes,
-        LinearProbe,
-        VOSHead,
-        NPOSHead,
-    )
+    for kind in (TaskRes, TipAdapter, TipAdapterTuned, FewShotPrototypes, LinearProbe, VOSHead, NPOSHead)
 }
 
 

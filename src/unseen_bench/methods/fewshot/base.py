@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -30,19 +30,16 @@ class FewShot(Frozen):
 
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        """Refuse a label space without examples."""
-        super().__post_init__()
+    reduced: ClassVar[str] = ""  # what of its paper it leaves out
+
+    @property
+    def examples(self) -> Examples:
+        """The examples."""
         if self.labels.examples is None:
             raise LabelError(
                 f"expected a label space with examples for {self.name!r}, got none; "
                 "use dataclasses.replace(space, examples=Examples(z, label))"
             )
-
-    @property
-    def examples(self) -> Examples:
-        """The examples."""
-        assert self.labels.examples is not None
         return self.labels.examples
 
     @property

@@ -59,6 +59,7 @@ class VOSHead(FewShot):
     """
 
     name: ClassVar[str] = "vos-head"
+    reduced: ClassVar[str] = "trains a head on frozen features; the printed VOS trains a network"
     needs_names: ClassVar[int] = 2
 
     @cached_property
@@ -125,6 +126,7 @@ class NPOSHead(FewShot):
     hidden: int = setting(128, 1, 10_000)
 
     name: ClassVar[str] = "npos-head"
+    reduced: ClassVar[str] = "trains a head on frozen features; the printed NPOS trains a network"
     needs_names: ClassVar[int] = 2
 
     def outliers(self, generator: torch.Generator) -> Float[Tensor, "m d"]:

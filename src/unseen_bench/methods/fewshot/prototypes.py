@@ -1,4 +1,4 @@
-"""Prototypes in image space from examples: with negatives (the setting of TINS), and those of Theorem 1."""
+"""Prototypes in image space from examples, with negatives: the setting of TINS."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,12 +7,11 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import normalize
 
 from unseen.detectors.base import DetectorOutput, above_zero
 from unseen.odds import energy, logits, neglabel, text_logits
 from unseen_bench.methods.fewshot.base import TAU, FewShot
-from unseen_bench.theory import optimal_prototypes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,21 +42,3 @@ class FewShotPrototypes(FewShot):
         text = text_logits(self.labels, z, tau=self.tau)
         known, negative = (logits(z, rows, tau=self.kappa) for rows in self.prototypes)
         return DetectorOutput.frozen(neglabel(text) + energy(known) - energy(negative), (text.known + known).argmax(1))
-
-
-@dataclass(frozen=True, eq=False)
-class OptimalPrototypes(FewShot):
-    """The prototypes of Theorem 1 for the examples, in place of the text of the names that have some."""
-
-    kappa: float = above_zero(0.05)
-
-    name: ClassVar[str] = "optimal-prototypes"
-    needs_names: ClassVar[int] = 2
-
-    @cached_property
-    def rows(self) -> Float[Tensor, "K d"]:
-        """The prototypes."""
-        targets = one_hot(self.examples.label, len(self.labels.names)).to(self.images)
-        found = optimal_prototypes(self.images, targets, kappa=self.kappa).bank
-        has_some = (self.examples.counts(len(found)) > 0).unsqueeze(1)
-        return torch.where(has_some, found, self.labels.id_anchors)

@@ -11,3 +11,4 @@ class CSP(NegLabel):
     """Score as NegLabel does, over a label space of CSP's prompts and miner (`unseen mine --miner csp`)."""
 
     name: ClassVar[str] = "csp"
+    reduced: ClassVar[str] = "is NegLabel's score here: what CSP brings is its prompts and negatives"

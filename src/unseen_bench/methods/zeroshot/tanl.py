@@ -96,7 +96,7 @@ class TANL(Detector[Queues]):
         active = self._active([side.total for side in sides], seen)
         score, route = np.empty(len(z)), np.zeros(len(z), np.int8)
         for t in range(len(z)):
-            score[t] = _log_odds_of_row(mass[t], logits[t][active])
+            score[t] = _log_odds(mass[t], logits[t][active])
             share = 1 / (1 + math.exp(-score[t]))
             histogram.push(round(share * SHARE_UNIT))
             side = self._side(share, histogram.threshold())
@@ -104,7 +104,7 @@ class TANL(Detector[Queues]):
                 sides[side].push(seen[side] % self.queue, rows[t])
                 seen[side] += 1
                 active = self._active([side.total for side in sides], seen)
-                score[t] = _log_odds_of_row(mass[t], logits[t][active])
+                score[t] = _log_odds(mass[t], logits[t][active])
                 route[t] = 1 if side == KNOWN else -1
         total = torch.from_numpy(np.stack([side.total for side in sides]))
         after = queues._replace(total=total, seen=torch.tensor(seen), scored=queues.scored + len(z))
@@ -157,15 +157,6 @@ def _log_odds(known: Any, negative: Any) -> Any:
     mass = np.exp(np.clip(known[..., None] - peak, -700, 700))  # float64 overflows at 709; real logits span 200
     whole = mass + rivals
     return np.log((mass / whole).mean(axis=-1)) - np.log((rivals / whole).mean(axis=-1))
-
-
-def _log_odds_of_row(known: Any, negative: Any) -> Any:
-    """`_log_odds` of one sample: the same numbers by fewer calls."""
-    peak = negative.max()
-    rivals = np.exp(negative - peak).cumsum()
-    mass = np.exp(min(max(known - peak, -700.0), 700.0))
-    whole = mass + rivals
-    return np.log(np.add.reduce(mass / whole) / len(whole)) - np.log(np.add.reduce(rivals / whole) / len(whole))
 
 
 class _Queue:
