@@ -1,125 +1,120 @@
-"""What each part of the recommended detector is worth, on suites of stored features.
+"""What each part of the recommended detector contributes: the same streams with one part taken away or changed.
 
-    python benchmarks/ablation.py FOLDER --seeds 3 --suites imagenet200 tin-near-0 --most 700
+    python benchmarks/ablation.py FOLDER --seeds 3 --rows rows.jsonl
+    python benchmarks/ablation.py FOLDER --variants pooled "without the pool" --suites imagenet200 --most 700
 
-AUROC and FPR95 (ID is the positive class) are in percent; in brackets the largest loss of a set against `pooled`.
-`benchmarks/families.py` asks the same of names of one kind.
+Streams are those of suites, and the near unknown images of families.py. AUROC and FPR95 (ID is the positive class) are
+of margins, in percent; in brackets the largest loss of a set against `pooled`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
-import torch
-from torch import Tensor
-
-from stored_suites import ORDERS, Load, streams, suites_parser
+import families
+from stored_suites import ORDERS, streams, suites_parser
 from unseen import LabelSpace
-from unseen.detectors import DetectorOutput, PooledEvidence
-from unseen.detectors.pooled import PooledState, detector
-from unseen.detectors.pooled.names import NameLogits, NearestNames
-from unseen.detectors.pooled.sides import Likelihood
-from unseen.detectors.pooled.state import SampleBlock, SampleRows
+from unseen.detectors import PooledEvidence
+from unseen.detectors.pooled.constants import POOLED
 from unseen_bench.evaluate import evaluate
 from unseen_bench.run import Case, Row, command, grouped, markdown_table, mean
 from unseen_bench.run.command import Arguments
+from unseen_bench.trial import Trial
 
-METRICS = ("margin_auroc", "margin_fpr95_id", "accuracy")
-
-
-class WithoutNames(PooledEvidence):
-    """Image space adds nothing to the logits of names."""
-
-    def _name_logits(self, state: PooledState, z: Tensor, nearest: NearestNames) -> tuple[NameLogits, NameLogits]:
-        known, negative = super()._name_logits(state, z, nearest)
-        return NameLogits(*map(torch.zeros_like, known)), NameLogits(*map(torch.zeros_like, negative))
-
-
-class UnlearnedNames(PooledEvidence):
-    """Names stay where they start in image space, whatever images they claim."""
-
-    def _name_logits(self, state: PooledState, z: Tensor, nearest: NearestNames) -> tuple[NameLogits, NameLogits]:
-        known, negative = super()._name_logits(state, z, nearest)
-        return known._replace(learned=known.start), negative._replace(learned=negative.start)
-
-
-class WithoutPool(PooledEvidence):
-    """What images that look alike have shown adds nothing."""
-
-    def _judge(self, state: PooledState, block: SampleBlock) -> tuple[DetectorOutput, SampleRows]:
-        silent = Likelihood.none(state.sums.votes.device)
-        return super()._judge(state._replace(fitted=state.fitted._replace(likelihood=silent)), block)
-
-
-class Unbounded(PooledEvidence):
-    """Image space raises a score as much as it lowers one."""
-
-    def _judge(self, state: PooledState, block: SampleBlock) -> tuple[DetectorOutput, SampleRows]:
-        with patch.object(detector, "raised", lambda ratio: ratio):
-            return super()._judge(state, block)
-
-
-class FrozenEvidence(WithoutNames, WithoutPool):
-    """Only the frozen text speaks."""
-
-
-def frozen_evidence(labels: LabelSpace) -> PooledEvidence:
-    """NegLabel in one group."""
-    return FrozenEvidence(labels, popularity=0.0, naming_popularity=0.0)
-
-
-VARIANTS: dict[str, Callable[[LabelSpace], PooledEvidence]] = {
-    "pooled": PooledEvidence,
-    "frozen log-odds": frozen_evidence,
-    "without names in image space": WithoutNames,
-    "names stay where they start": UnlearnedNames,
-    "without the pool": WithoutPool,
-    "image space unbounded": Unbounded,
-    "popularity 0 in the margin": functools.partial(PooledEvidence, popularity=0.0),
-    "popularity 0 in naming": functools.partial(PooledEvidence, naming_popularity=0.0),
+NEVER = 1 << 60  # samples
+VARIANTS: dict[str, dict[str, float]] = {  # settings of the detector, and its numbers
+    "pooled": {},
+    "frozen text": {"popularity": 0.0, "naming_popularity": 0.0, "name_scale": 0.0, "first_direction": NEVER},
+    "without names in image space": {"name_scale": 0.0},
+    "names stay where they start": {"least_share": 2.0},
+    "without the pool": {"first_direction": NEVER},
+    "popularity 0 in the margin": {"popularity": 0.0},
+    "popularity 1 in the margin": {"popularity": 1.0},
+    "popularity 0 in naming": {"naming_popularity": 0.0},
+    "one unknown image of ten looks known": {"near_share": 0.1},
+    "image space raises without bound": {"near_share": 1e-9},
+    "boundary between the sides at 0": {"boundary": 0.0},
+    "boundary between the sides at 2": {"boundary": 2.0},
 }
+SETTINGS = ("popularity", "naming_popularity")
+
+Load = Callable[[], tuple[LabelSpace, Trial]]
 
 
 def main() -> None:
     parser = suites_parser(__doc__, seeds=3)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--families", nargs="*", choices=families.FAMILIES, default=list(families.FAMILIES))
     arguments = command.parse(parser)
     command.run_and_print(cases(arguments), arguments, table)
 
 
 def cases(arguments: Arguments) -> Iterator[Case]:
-    for name, ood, load in streams(arguments):
-        for seed in command.seeds(arguments):
+    for seed in command.seeds(arguments):
+        for suite, name, load in (*of_suites(arguments), *of_families(arguments, seed)):
             for variant in arguments.variants:
-                key = {"part": "ablation", "suite": name, "set": ood, "seed": seed, "variant": variant}
-                yield Case(key, functools.partial(measure, load, ood, seed, variant))
+                key = {"part": "ablation", "suite": suite, "set": name, "seed": seed, "variant": variant}
+                yield Case(key, functools.partial(measure, load, seed, variant))
 
 
-def measure(load: Load, ood: str, seed: int, variant: str) -> Row:
+def of_suites(arguments: Arguments) -> Iterator[tuple[str, str, Load]]:
+    for suite, name, load in streams(arguments):
+        yield suite, name, lambda load=load, name=name: (load().labels, load().against(name))
+
+
+def of_families(arguments: Arguments, seed: int) -> Iterator[tuple[str, str, Load]]:
+    for name in arguments.families:
+        for negatives in families.NEGATIVES:
+            yield f"family, {negatives}", name, functools.partial(near, arguments, name, negatives, seed)
+
+
+def near(arguments: Arguments, name: str, negatives: str, seed: int) -> tuple[LabelSpace, Trial]:
+    """A family without far unknown images."""
+    labels, pool = families.drawn(arguments.folder, name, negatives, seed)
+    return labels, pool[(pool.source < 2).nonzero().squeeze(1)]
+
+
+def measure(load: Load, seed: int, variant: str) -> Row:
     """The metrics of every order."""
-    judge, pool, row = VARIANTS[variant](load().labels), load().against(ood), {}
-    for order in ORDERS:
-        metrics = evaluate(judge, pool.ordered(order, seed)).metrics
-        row |= {f"{name}_{order}": 100 * metrics[name] for name in METRICS}
+    changed, row = VARIANTS[variant], Row()
+    labels, pool = load()
+    with numbers({name: value for name, value in changed.items() if name not in SETTINGS}):
+        detector = PooledEvidence(labels, **{name: value for name, value in changed.items() if name in SETTINGS})
+        for order in ORDERS:
+            metrics = evaluate(detector, pool.ordered(order, seed)).metrics
+            row |= {f"{name}_{order}": 100 * metrics[name] for name in ("margin_auroc", "margin_fpr95_id", "accuracy")}
     return row
 
 
+@contextmanager
+def numbers(changed: Mapping[str, float]) -> Iterator[None]:
+    """Other numbers of the detector for a while: they stand in one frozen dataclass that is read whenever one is used."""
+    before = {name: getattr(POOLED, name) for name in changed}
+    try:
+        for name, value in changed.items():
+            object.__setattr__(POOLED, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            object.__setattr__(POOLED, name, value)
+
+
 def table(rows: list[Row]) -> Iterator[str]:
-    columns = {
-        "shuffled": "margin_auroc_shuffled",
-        "FPR95 shuffled": "margin_fpr95_id_shuffled",
-        "ID first": "margin_auroc_id_first",
-        "OOD first": "margin_auroc_ood_first",
-    }
-    base = {(r["suite"], r["set"], r["seed"]): r for r in rows if r["variant"] == "pooled"}
-    lines = []
-    for (variant,), group in grouped(rows, "variant").items():
-        notes = (f"{mean(group, name):.1f}{worst_set(group, base, name)}" for name in columns.values())
-        lines.append((variant, *notes, f"{mean(group, 'accuracy_shuffled'):.1f}"))
-    return markdown_table(("variant", *columns, "ID accuracy"), lines)
+    columns = {"shuffled": "margin_auroc_shuffled", "FPR95 shuffled": "margin_fpr95_id_shuffled"}
+    columns |= {"ID first": "margin_auroc_id_first", "OOD first": "margin_auroc_ood_first"}
+    for kind, group in (("suites", False), ("families", True)):
+        some = [row for row in rows if row["suite"].startswith("family") == group]
+        base = {(r["suite"], r["set"], r["seed"]): r for r in some if r["variant"] == "pooled"}
+        lines = []
+        for (variant,), found in grouped(some, "variant").items():
+            notes = (f"{mean(found, name):.1f}{worst_set(found, base, name)}" for name in columns.values())
+            lines.append((variant, *notes, f"{mean(found, 'accuracy_shuffled'):.1f}"))
+        if lines:
+            yield from markdown_table((kind, *columns, "names"), lines)
+            yield ""
 
 
 def worst_set(rows: list[Row], base: dict[tuple[Any, ...], Row], name: str) -> str:
