@@ -91,7 +91,7 @@ def measure(load: Load, seed: int, variant: str) -> Row:
 
 @contextmanager
 def numbers(changed: Mapping[str, float]) -> Iterator[None]:
-    """Other numbers of the detector for a while: they stand in one frozen dataclass that is read whenever one is used."""
+    """Other numbers of the detector for a while: they stand in one frozen dataclass, read whenever one is used."""
     before = {name: getattr(POOLED, name) for name in changed}
     try:
         for name, value in changed.items():

@@ -64,7 +64,7 @@ BUDGETS = (
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 6_000, 5_700),
     Budget("tests", "lines", 16_100, 13_500),
-    Budget("benchmarks", "lines", 3_007, 2_200),
+    Budget("benchmarks", "lines", 3_105, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
