@@ -20,7 +20,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.errors import DataError, import_extra
-from unseen.session import Session, SessionSpec
+from unseen.session import Session
+from unseen.spec import SessionSpec
 from unseen.storage.files import replacing, sync_folder
 from unseen.storage.remote import Location, local_draft
 from unseen.verdicts import Verdicts
