@@ -86,9 +86,9 @@ class StreamJob:
             if self.learn and not self.live:
                 verdicts = session.rejudge(z.clone(), since=start)
             state = session.to_bytes() if self.keep_state else b""
-            tally, counts = session.snapshot.tally, (len(verdicts), verdicts.known.sum(), verdicts.doubtful.sum())
-            numbers = map(int, (*counts, tally.taught_known, tally.taught_unknown, tally.seen))
-            return StreamResult(key, verdicts, KeyedSummary(*numbers, session.threshold), state)
+            tally, known, doubtful = session.snapshot.tally, int(verdicts.known.sum()), int(verdicts.doubtful.sum())
+            life = int(tally.taught_known), int(tally.taught_unknown), int(tally.seen), session.threshold
+            return StreamResult(key, verdicts, KeyedSummary(len(verdicts), known, doubtful, *life), state)
 
 
 # Runs a job on streams, given all features and the states to go on from; results come in any order
