@@ -69,7 +69,7 @@ BUDGETS = (
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
     Budget("all", "constants", 200, 250),
-    Budget("all", "long files", 1, 0),
+    Budget("all", "long files", 0, 0),
     Budget("all", "commands", 22, 22),
     Budget("all", "options", 144, 130),
     Budget("README.md", "lines", 110, 110),

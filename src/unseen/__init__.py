@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # `as` says that these are offered; `__all__` would make `hel
     from unseen.labels import LabelSpace as LabelSpace
     from unseen.serve.client import Client as Client
     from unseen.session import Session as Session
-    from unseen.session import SessionSpec as SessionSpec
+    from unseen.spec import SessionSpec as SessionSpec
     from unseen.verdicts import Verdict as Verdict
     from unseen.verdicts import Verdicts as Verdicts
     from unseen.zero_shot import pipeline as pipeline
@@ -50,7 +50,7 @@ _HOMES = {
     "read_images": "images",
     "LabelSpace": "labels",
     "Session": "session",
-    "SessionSpec": "session",
+    "SessionSpec": "spec",
     "Client": "serve.client",
     "Verdict": "verdicts",
     "Verdicts": "verdicts",
