@@ -38,7 +38,7 @@ from unseen.images.prefetch import usable_cores
 from unseen.scale import cluster, encode
 from unseen_bench.run import command
 from unseen_bench.run.command import Arguments
-from unseen_bench.run.jsonl import Row
+from unseen_bench.run.results import Row
 from unseen_bench.run.synthetic import label_space, near
 from unseen_bench.run.timing import median_seconds
 

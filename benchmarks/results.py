@@ -19,7 +19,7 @@ import torch
 from unseen.errors import EncoderError, MissingExtra
 from unseen_bench import suites
 from unseen_bench.exhibits import page, tables
-from unseen_bench.exhibits.verdict_tables import verdict_tables
+from unseen_bench.exhibits.tables import verdict_tables
 from unseen_bench.oracles import PLAIN
 from unseen_bench.run import (
     ORACLES,
