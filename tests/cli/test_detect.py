@@ -339,8 +339,7 @@ def test_a_state_without_its_space_or_with_another_is_refused() -> None:
 
 def test_a_folder_is_judged_at_its_end_by_everything_learned(photos: Path) -> None:
     (photos / "05-broken.png").write_bytes(BROKEN)
-    options = ("photos", *NAMES, *STATE, "--json", "--report", "r.html")
-    *found, last = rows(detect(*options, code=1))
+    *found, last = rows(detect("photos", *NAMES, *STATE, "--json", "--report", "r.html", code=1))
     judged = [row for row in found if "margin" in row]
     assert [row["threshold"] for row in judged] == pytest.approx([last["summary"]["threshold"]] * 12)
     assert margins_of(session(), photos) == pytest.approx({Path(row["key"]).name: row["margin"] for row in judged})
