@@ -60,10 +60,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_279, 10_500),
+    Budget("unseen", "lines", 12_345, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 6_000, 5_700),
-    Budget("tests", "lines", 16_532, 13_500),
+    Budget("tests", "lines", 16_570, 13_500),
     Budget("benchmarks", "lines", 3_105, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
