@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from unseen_bench.exhibits.grid import Grid
 from unseen_bench.exhibits.tables import mean_of, number_text
 from unseen_bench.run import KINDS, Row
-from unseen_bench.run.runs import ANY_ORDER
+from unseen_bench.run.runs import ANY_ORDER, LABEL_FREE, NEEDS_ID_IMAGES
 
 VERDICT_COLUMNS = {
     "kept": "kept",
@@ -23,10 +23,13 @@ VERDICT_COLUMNS = {
 
 
 def verdict_tables(rows: Iterable[Row]) -> list[Grid]:
-    """A table per kind and order; a method without an order has only the figures that follow from no rule."""
+    """A table per kind and order; a method without an order has only the figures that follow from no rule.
+
+    What routes by the truth has no verdicts.
+    """
     rows = [row for row in rows if not row["varied"]]
     found = []
-    for kind in KINDS:
+    for kind in (LABEL_FREE, NEEDS_ID_IMAGES):
         for order in dict.fromkeys(row["order"] for row in rows if row["order"] != ANY_ORDER and row["kind"] == kind):
             groups: dict[str, list[Row]] = defaultdict(list)
             for row in rows:
