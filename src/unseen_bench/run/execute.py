@@ -14,7 +14,6 @@ from torch.nn.functional import normalize
 
 from unseen.detectors import Detector, DetectorOutput
 from unseen.errors import SettingError
-from unseen.labels import Examples
 from unseen.session import Session
 from unseen_bench.checks import (
     check_blocking,
@@ -26,7 +25,7 @@ from unseen_bench.checks import (
     tolerance_of,
 )
 from unseen_bench.evaluate import Evaluation, evaluate, evaluate_many, over_time, ranked
-from unseen_bench.methods.fewshot import FewShot
+from unseen_bench.methods.fewshot import FewShot, taught
 from unseen_bench.methods.posthoc import PostHoc, fit
 from unseen_bench.oracles import run_oracle
 from unseen_bench.run.experiment import finite
@@ -146,7 +145,7 @@ def prepare(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[
     z, label = held_out.z.to(device), held_out.label.to(device)
     if isinstance(detector, PostHoc):
         return rest, fit(detector, z, label)
-    return rest, replace(detector, labels=replace(detector.labels, examples=Examples(z, label)))
+    return rest, taught(detector, z, label)
 
 
 def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:

@@ -133,10 +133,15 @@ class NPOSHead(FewShot):
         """As many outliers as a tenth of the examples, and no fewer than one."""
         z = self.images
         count = max(1, len(z) // 10)
-        boundary = z[self._distance(z, own=True).topk(count).indices]
+        boundary = z[self.distance_to_others.topk(count).indices]
         noise = torch.randn(8, count, z.shape[1], generator=generator).to(z) / z.shape[1] ** 0.5
         drawn = normalize(boundary + self.deviation * noise, dim=2).flatten(0, 1)
         return drawn[self._distance(drawn).topk(count).indices]
+
+    @cached_property
+    def distance_to_others(self) -> Float[Tensor, " n"]:
+        """How far each example lies from the k-th nearest of the others."""
+        return self._distance(self.images, own=True)
 
     def _distance(self, z: Float[Tensor, "T d"], *, own: bool = False) -> Float[Tensor, " T"]:
         """1 - the cosine of the k-th nearest example, itself left out where `own`."""
