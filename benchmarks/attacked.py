@@ -83,8 +83,13 @@ class Service:
         return total << 10
 
     def stop(self, how: int = signal.SIGKILL) -> None:
+        """End it, and fail where a process of its own stays behind."""
+        own, until = descendants(self.process.pid), time.monotonic() + 10
         self.process.send_signal(how)
         self.process.wait(20)
+        while left := [one for one in own if is_running(one)]:
+            assert time.monotonic() < until, f"{len(left)} processes of {len(own)} stay behind"
+            time.sleep(0.05)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -94,6 +99,12 @@ def descendants(process: int) -> list[int]:
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
         return [process, *(one for child in children for one in descendants(int(child)))]
     return []
+
+
+def is_running(process: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def cli(*words: str) -> str:

@@ -18,10 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen import keyed
+from unseen import SessionSpec, keyed
 from unseen.scale import cluster
 from unseen.scale.score import on_ray
-from unseen.session import SessionSpec
 from unseen_bench import suites
 from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments

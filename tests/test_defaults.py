@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from helpers.commands import run
 from helpers.pictures import flat
 from helpers.tiny_models import NamedColours
-from unseen import LabelSpace, Session, detectors
+from unseen import LabelSpace, Session, SessionSpec, detectors
 from unseen.cli import detect, encode, mine, output, serve
 from unseen.cli.calibration import CalibrationOptions
 from unseen.cli.session import SessionOptions
@@ -27,7 +27,6 @@ from unseen.serve.http.schema import StreamBody
 from unseen.serve.settings import Limits
 from unseen.serve.stream.folder import StreamConfig
 from unseen.serve.work import encoding
-from unseen.session import SessionSpec
 from unseen.threshold import Adaptive, Calibrated, calibration
 from unseen.verdicts import FIELDS
 from unseen_bench.methods.prompts import REGISTRY

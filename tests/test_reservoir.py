@@ -74,7 +74,7 @@ def test_the_features_of_a_caller_may_change_afterwards():
 
 def test_a_reservoir_survives_a_checkpoint(tmp_path):
     run = observed([50])
-    run._reservoir = replace(run.reservoir, next_group=4, dismissed=(2, 3))
+    run.reservoir = replace(run.reservoir, next_group=4, dismissed=(2, 3))
     run.save(tmp_path / "state.safetensors")
     again = Session.load(tmp_path / "state.safetensors", run.detector.labels).reservoir
     assert again.images.keys == run.reservoir.images.keys

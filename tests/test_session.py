@@ -74,7 +74,7 @@ def test_a_saved_session_goes_on_where_it_stopped(name, labels, tmp_path):
 
 def test_a_state_from_another_label_space_is_refused(session, tmp_path):
     session.save(tmp_path / "s")
-    with pytest.raises(StateError, match="load the label space this state was learned with"):
+    with pytest.raises(StateError, match="load the label space it was learned with"):
         Session.load(tmp_path / "s", space(known=7))
 
 

@@ -20,8 +20,9 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -60,26 +61,26 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 11_719, 10_500),
+    Budget("unseen", "lines", 12_279, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
-    Budget("unseen_bench", "lines", 6_000, 5_700),
-    Budget("tests", "lines", 16_100, 13_500),
-    Budget("benchmarks", "lines", 3_105, 2_200),
+    Budget("unseen_bench", "lines", 5_975, 5_700),
+    Budget("tests", "lines", 16_549, 13_500),
+    Budget("benchmarks", "lines", 2_830, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
     Budget("all", "constants", 200, 250),
-    Budget("all", "long files", 1, 0),
+    Budget("all", "long files", 0, 0),
     Budget("all", "commands", 22, 22),
-    Budget("all", "options", 144, 130),
+    Budget("all", "options", 148, 130),
     Budget("README.md", "lines", 110, 110),
     Budget("docs", "words", 25_000, 25_000),
     Budget("detect", "functions", 335, 200),
     Budget("detect", "files", 50, 30),
-    Budget("observe", "functions", 156, 110, due="31"),
-    Budget("observe", "files", 26, 20, due="31"),
-    Budget("bench", "functions", 272, 200),
-    Budget("bench", "files", 49, 30),
+    Budget("observe", "functions", 169, 110, due="31"),
+    Budget("observe", "files", 29, 20, due="31"),
+    Budget("bench", "functions", 266, 200),
+    Budget("bench", "files", 44, 30),
 )
 
 
@@ -221,13 +222,21 @@ def walk_observe(folder: Path) -> Walked:
     from unseen.serve.http.service import Service
     from unseen.serve.settings import Settings
 
-    space = _save_space(folder, dim=8)
-    with TestClient(
-        create_app(Service(Settings(folder / "data", encoder=None))), base_url="http://127.0.0.1"
-    ) as client:
-        made = client.post("/v1/streams", files={"space": space.read_bytes()}, data={"stream": "{}"})
-        path = f"/v1/streams/{made.json()['id']}/observe"
-        return walked(lambda: client.post(path, json={"features": [[1.0] + [0.0] * 7]}).raise_for_status())
+    app, space = create_app(Service(Settings(folder / "data", encoder=None))), _save_space(folder, dim=8)
+    with ExitStack() as stack:
+
+        @cache
+        def opened() -> tuple[TestClient, str]:
+            """A client and the path of a stream; the thread of its loop starts while calls are counted."""
+            client = stack.enter_context(TestClient(app, base_url="http://127.0.0.1"))
+            made = client.post("/v1/streams", files={"space": space.read_bytes()}, data={"stream": "{}"})
+            return client, f"/v1/streams/{made.json()['id']}/observe"
+
+        def observe() -> None:
+            client, path = opened()
+            client.post(path, json={"features": [[1.0] + [0.0] * 7]}).raise_for_status()
+
+        return walked(observe)
 
 
 def walk_bench(folder: Path) -> Walked:

@@ -11,6 +11,7 @@
 load_encoder     images and texts -> unit vectors
 LabelSpace       known and negative names with their vectors: build, save, load
 read_images      folders, globs, lists, archives, videos, or images you hold -> batches
+read_regions     a photo and what a detector found in it -> a batch of its regions
 Session          one stream in progress: observe, score, calibrate, rejudge, save, load
 SessionSpec      the description that a session is built from
 Verdict          what is decided about an image
@@ -37,10 +38,11 @@ if TYPE_CHECKING:  # `as` says that these are offered; `__all__` would make `hel
     from unseen import threshold as threshold
     from unseen.encoders import load_encoder as load_encoder
     from unseen.images import read_images as read_images
+    from unseen.images import read_regions as read_regions
     from unseen.labels import LabelSpace as LabelSpace
     from unseen.serve.client import Client as Client
     from unseen.session import Session as Session
-    from unseen.session import SessionSpec as SessionSpec
+    from unseen.spec import SessionSpec as SessionSpec
     from unseen.verdicts import Verdict as Verdict
     from unseen.verdicts import Verdicts as Verdicts
     from unseen.zero_shot import pipeline as pipeline
@@ -48,9 +50,10 @@ if TYPE_CHECKING:  # `as` says that these are offered; `__all__` would make `hel
 _HOMES = {
     "load_encoder": "encoders",
     "read_images": "images",
+    "read_regions": "images",
     "LabelSpace": "labels",
     "Session": "session",
-    "SessionSpec": "session",
+    "SessionSpec": "spec",
     "Client": "serve.client",
     "Verdict": "verdicts",
     "Verdicts": "verdicts",

@@ -83,8 +83,11 @@ def kept_space_path(state: Path, fingerprint: str) -> Path:
     return edits_folder(state) / f"{fingerprint[:16]}.space.safetensors"
 
 
-def find_space(state: Path) -> LabelSpace:
+def find_space(state: str | Path | bytes) -> LabelSpace:
     """The label space of a state: the one beside it, or, after a crash or an undone edit, that of its edits."""
+    if isinstance(state, bytes):
+        raise StateError("expected a label space for a state in bytes, got none; pass Session.load(data, labels)")
+    state = Path(state)
     if not (path := space_path(state)).exists():
         raise StateError(f"expected the label space of {state} at {path}, got no file; put it there, or pass it")
     space = LabelSpace.load(path)
@@ -111,10 +114,14 @@ def restore_state(start: Any, tensors: Mapping[str, Tensor]) -> Any:
     return unflatten(start, {name: tensors[name].clone().to(part.device) for name, part in expected.items()})
 
 
-def check_agreement(what: str, expected: Any, got: Any, remedy: str) -> None:
+def check_identity(expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
     """Refuse a checkpoint that belongs to something else."""
-    if json.loads(json.dumps(expected, default=_by_name)) != got:
-        raise StateError(f"expected a state of {what} {expected}, got one of {got}; {remedy}")
+    for what, value in expected.items():
+        if json.loads(json.dumps(value, default=_by_name)) != got.get(what):
+            with_what = "load the label space" if what == "labels" else "use the settings"
+            raise StateError(
+                f"expected a state of {what} {value}, got one of {got.get(what)}; {with_what} it was learned with"
+            )
 
 
 def _in_current_format(found: Checkpoint) -> Checkpoint:

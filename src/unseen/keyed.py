@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.errors import DataError, import_extra
-from unseen.session import Session, SessionSpec
+from unseen.spec import SessionSpec
 from unseen.storage.files import replacing, sync_folder
 from unseen.storage.remote import Location, local_draft
 from unseen.verdicts import Verdicts
@@ -86,7 +86,9 @@ class StreamJob:
             if self.learn and not self.live:
                 verdicts = session.rejudge(z.clone(), since=start)
             state = session.to_bytes() if self.keep_state else b""
-            return StreamResult(key, verdicts, _summary(session, verdicts), state)
+            tally, known, doubtful = session.snapshot.tally, int(verdicts.known.sum()), int(verdicts.doubtful.sum())
+            life = int(tally.taught_known), int(tally.taught_unknown), int(tally.seen), session.threshold
+            return StreamResult(key, verdicts, KeyedSummary(len(verdicts), known, doubtful, *life), state)
 
 
 # Runs a job on streams, given all features and the states to go on from; results come in any order
@@ -148,13 +150,6 @@ def state_path(folder: Path, key: str) -> Path:
     return folder / f"{quote(key, safe='')[:80]}-{digest}.safetensors"
 
 
-def _summary(session: Session, verdicts: Verdicts) -> KeyedSummary:
-    tally = session.snapshot.tally
-    taught = int(tally.taught_known), int(tally.taught_unknown)
-    counts = len(verdicts), int(verdicts.known.sum()), int(verdicts.doubtful.sum())
-    return KeyedSummary(*counts, *taught, int(tally.seen), session.threshold)
-
-
 def write_partitions(
     folder: Location, verdicts: Verdicts, keys: Sequence[str], streams: Sequence[str], days: Sequence[str]
 ) -> int:
@@ -182,19 +177,11 @@ def day_of(time: str) -> str:
     >>> day_of("2026-11-18 09:30:00"), day_of("2026-11-18T23:30:00-05:00"), day_of("1700000000")
     ('2026-11-18', '2026-11-19', '2023-11-14')
     """
+    is_number = time.replace(".", "", 1).isdecimal()
     try:
-        moment = datetime.fromtimestamp(float(time), UTC) if _is_number(time) else datetime.fromisoformat(time)
+        moment = datetime.fromtimestamp(float(time), UTC) if is_number else datetime.fromisoformat(time)
     except (ValueError, OverflowError, OSError) as error:
         raise DataError(
             f"expected times such as 2026-11-18T09:30:00 or seconds since 1970, got {time!r}; name another column"
         ) from error
     return (moment.astimezone(UTC) if moment.tzinfo else moment).date().isoformat()
-
-
-def today() -> str:
-    """The day of now, in UTC."""
-    return datetime.now(UTC).date().isoformat()
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdecimal()

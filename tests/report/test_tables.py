@@ -7,8 +7,7 @@ from helpers import suite_files
 from unseen.errors import MissingExtra
 from unseen_bench import suites
 from unseen_bench.exhibits import page, plots, tables
-from unseen_bench.exhibits.tables import MetricCell
-from unseen_bench.exhibits.verdict_tables import verdict_tables
+from unseen_bench.exhibits.tables import MetricCell, verdict_tables
 from unseen_bench.run import ResultFolder, list_runs, run_all, with_sweeps
 
 CHOSEN = ("mcm", "online", "oracle-online", "fit-knn")

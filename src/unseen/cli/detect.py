@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Sized
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unseen.cli import options, output
+from unseen.errors import SettingError
+
+if TYPE_CHECKING:
+    from unseen.cli.regions import RegionRun
+
+REGIONS: dict[str, Any] = {"rich_help_panel": "Parts of photos"}
 
 
 def detect(
@@ -44,6 +50,17 @@ def detect(
     device: options.Device = None,
     batch: options.Batch = 32,
     stride: options.Stride = 1,
+    boxes: Annotated[
+        Path | None, typer.Option(help="Judge each box of a detector: COCO .json, .csv, YOLO or VOC folder.", **REGIONS)
+    ] = None,
+    pad: Annotated[str, typer.Option(help="Margin around a box, of its longer side.", **REGIONS)] = "10%",
+    windows: Annotated[
+        int | None, typer.Option(min=1, max=8, help="Without a detector: overlapping windows, N a side.", **REGIONS)
+    ] = None,
+    keep: Annotated[
+        bool | None,
+        typer.Option("--keep-known/--drop-unknown", help="Which boxes -o writes back (default: all).", **REGIONS),
+    ] = None,
 ) -> None:
     """Print for each photo which of your names it shows, or that it is unknown. No training, no labels.
 
@@ -53,13 +70,17 @@ def detect(
 
     A few photos per class help: `unseen detect photos/ --examples known/`, a folder per class (docs/examples.md).
 
+    Each box of an object detector is judged as an image: `unseen detect photos/ --boxes detections.json -o judged.json`
+
     Tomorrow `unseen detect more/ --state state.safetensors` goes on where it stopped: the names are kept beside it.
     Files that the state has learned are judged and not learned twice: a command that was stopped can be repeated.
     """
-    form = output.Format.of(as_json=as_json, path=file, only=only)
     output.check_folders(state, report)
     if features not in (None, "none"):
         output.check_writable(Path(features))
+    regions = _regions(photos, boxes, pad, windows, file, keep)
+    form = output.Format.of(as_json=as_json, path=None if regions and regions.target else file, only=only)
+    form = form._replace(fields=output.REGION_FIELDS) if regions else form
 
     from unseen.alarm import StreamAlarms
     from unseen.cli import run, session
@@ -69,12 +90,13 @@ def detect(
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate, keep_odd), content_mark(state)
     alarms, log = StreamAlarms.of(alarm), StreamLog.beside(report) if report else None
-    entries = find_images(photos, stride=stride)
+    entries = regions.entries if regions else find_images(photos, stride=stride)
     has_end = isinstance(entries, Sized)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
     cache = session.vector_cache(features, state if learn and has_end else None, ready.model)
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:
+        lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
         stream = run.Run(ready.session, lines, state, mark, learn, ready.known_images, alarms, log)
         stream.live, stream.skipped = live or not has_end, ready.skipped
         stream.not_images = getattr(entries, "others", 0)
@@ -82,10 +104,34 @@ def detect(
             stream.learned = run.LearnedFiles.of_state(state, stream.seen)
         total = len(entries) if isinstance(entries, Sized) else None
         stream.go(run.photo_steps(entries, ready.model, cache, size=batch), unit="images", total=total)
+    if regions:
+        regions.finish(state if learn else None)
     raise stream.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)
 
 
 def _width(entries: Iterable[Any]) -> int:
     """The width of the column for the keys."""
-    keys = getattr(entries, "keys", None) or (entry.path for entry in entries)
-    return output.longest(keys) if isinstance(entries, Sequence) else output.KEY
+    keys = getattr(entries, "keys", None)
+    return output.KEY if keys is None else output.longest(keys)
+
+
+def _regions(
+    photos: list[str], boxes: Path | None, pad: str, windows: int | None, file: Path | None, keep: bool | None
+) -> RegionRun | None:
+    """The parts of photos that are asked for, None for whole photos."""
+    if boxes is None and windows is None and keep is None:
+        return None
+    from unseen.cli.regions import RegionRun
+
+    return RegionRun.of_options(photos, boxes, _share(pad), windows, file, keep)
+
+
+def _share(text: str) -> float:
+    """A margin as a share: 10% or 0.1."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise SettingError(f"expected --pad from 0% to 100%, got {text!r}; pass 10%")
+    return share

@@ -26,6 +26,7 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)  # words and progress: never mixed into piped data
 
 FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "p_known", "warming")  # as `unseen.verdicts`
+REGION_FIELDS = (*FIELDS, "photo", "box", "detector", "detector_score", "agrees")  # of a part of a photo
 VERDICTS = ("known", "doubtful", "unknown")
 Record = Mapping[str, Any]  # one verdict, with the keys of FIELDS
 NARROWEST = 40  # columns of a terminal for which lines are made
@@ -146,6 +147,7 @@ class Format(NamedTuple):
     as_csv: bool = False
     path: Path | None = None  # stdout where there is none
     only: Sequence[str] = ()  # verdicts that are written; all where there is none
+    fields: Sequence[str] = FIELDS  # columns of a CSV
 
     @classmethod
     def of(cls, *, as_json: bool, path: Path | None = None, only: Sequence[str] | None = None) -> "Format":
@@ -181,23 +183,23 @@ class Format(NamedTuple):
                 lambda record: emit(record, file), lambda key, reason: emit({"key": key, "skipped": reason}, file)
             )
         if self.as_csv:
-            return _csv_table(file)
+            return _csv_table(file, self.fields)
         return Lines(
             lambda record: print(verdict_line(record, columns), file=file),
             lambda key, reason: print(skipped_line(key, reason, columns), file=file),
         )
 
 
-def _csv_table(file: TextIO) -> Lines:
+def _csv_table(file: TextIO, fields: Sequence[str]) -> Lines:
     """A table for spreadsheets; the reason of a skipped input goes to stderr."""
-    table = csv.DictWriter(file, FIELDS)
+    table = csv.DictWriter(file, fields, extrasaction="ignore")
     table.writeheader()
 
     def skipped(key: str, reason: str) -> None:
         table.writerow({"key": as_text_cell(key), "verdict": "skipped"})
         print_skipped(key, reason)
 
-    return Lines(lambda record: table.writerow({name: as_text_cell(record[name]) for name in FIELDS}), skipped)
+    return Lines(lambda record: table.writerow({name: as_text_cell(cell) for name, cell in record.items()}), skipped)
 
 
 class Widths(NamedTuple):
@@ -255,8 +257,16 @@ def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:
         name = without_middle(name, columns.name - len(before + after))
     name = _padded(f"{before}{name}{after}", columns.name)
     p_known = "?" if record["p_known"] is None else f"{100 * record['p_known']:.0f}"
-    verdict = f"{record['verdict']:<8}  {name}  {p_known:>3} %"
+    verdict = f"{record['verdict']:<8}  {name}  {p_known:>3} %{_said(record)}"
     return f"{key}\n  {verdict}" if columns.is_narrow else f"{_padded(key, columns.key)} {verdict}"
+
+
+def _said(record: Record) -> str:
+    """What a detector said of a region, behind the verdict."""
+    if "detector" not in record:
+        return ""
+    score = "" if record["detector_score"] is None else f" {record['detector_score']:.2f}"
+    return f"   detector: {printable(record['detector'])}{score}{'' if record['agrees'] else ', disagrees'}"
 
 
 def skipped_line(key: str, reason: str, columns: Widths) -> str:

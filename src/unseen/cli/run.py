@@ -29,7 +29,7 @@ from unseen.features import FeatureCache, Features, stream_images
 from unseen.images import Entry, Image
 from unseen.images.decode import jpeg_thumbnail
 from unseen.report import stream_page
-from unseen.session import Snapshot
+from unseen.snapshot import Snapshot
 from unseen.storage.files import load_tensors, save_tensors
 from unseen.storage.locks import check_unchanged, locked
 from unseen.verdicts import VERDICTS, Verdicts

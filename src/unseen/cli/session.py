@@ -19,7 +19,7 @@ from unseen.encoders import Encoder
 from unseen.errors import EncoderError, SettingError
 from unseen.features import FeatureCache
 from unseen.report.stream_page import about
-from unseen.session import SessionSpec
+from unseen.spec import SessionSpec
 from unseen.threshold import Adaptive, Calibrated, Fixed, ThresholdRule
 
 

@@ -3,6 +3,7 @@
 Loads torch: the command imports it when it runs.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -40,7 +41,8 @@ def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool, only: 
     keeps = given.learn and given.state is not None
     job = keyed.StreamJob(spec, learn=given.learn, live=given.live, keep_state=keeps)
     samples = load_features(given.features)
-    keys, days = samples.column(given.by), _days(samples, given.time)
+    times = samples.column(given.time) if given.time else [str(time.time())] * len(samples)
+    keys, days = samples.column(given.by), [keyed.day_of(moment) for moment in times]
     split = keyed.split(keys)
     if given.output:
         check_bucket(location(given.output))
@@ -57,12 +59,6 @@ def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool, only: 
                     lines.verdict({"key": record["key"], "stream": stream, **record})
     by_key = {result.key: result.summary for result in results}
     _print_summary([(stream.key, by_key[stream.key]) for stream in split], given.state, as_json=as_json)
-
-
-def _days(samples: Features, time: str | None) -> Sequence[str]:
-    if time is None:
-        return [keyed.today()] * len(samples)
-    return [keyed.day_of(moment) for moment in samples.column(time)]
 
 
 def _run(

@@ -103,6 +103,21 @@ def make(name: str, labels: "LabelSpace", **settings: Any) -> "Detector[Any]":
         raise SettingError(f"expected settings of {name!r}, got {sorted(settings)} ({error}); see its class") from error
 
 
+def of(value: "Detector[Any] | LabelSpace") -> "Detector[Any]":
+    """A detector as it is, or the recommended one over a label space."""
+    from unseen.detectors.base import Detector
+    from unseen.labels import LabelSpace
+
+    if isinstance(value, LabelSpace):
+        return make(DEFAULT, value)
+    if not isinstance(value, Detector):
+        raise SettingError(
+            f"expected a LabelSpace or a detector, got {type(value).__name__}; "
+            "pass LabelSpace.build(names, encoder), or detectors.make(name, space)"
+        )
+    return value
+
+
 _OFFERED = {"Detector": "base", "DetectorOutput": "base"}
 _OFFERED |= {where.partition(":")[2]: where.partition(":")[0].rpartition(".")[2] for where in DETECTORS.values()}
 

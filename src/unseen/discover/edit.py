@@ -61,7 +61,7 @@ def promote(session: Session, which: int | str, name: str, text: Float[Tensor, "
     'new'
     """
     reservoir = session.reservoir.with_recent()
-    session = session.at(session.snapshot, reservoir=reservoir)
+    session = session.at(reservoir=reservoir)
     member = members(session, which)
     images, labels = reservoir.kept.select(member), session.detector.labels
     name = check_new_name(labels.names, name)
@@ -91,8 +91,17 @@ def retire(session: Session, name: str) -> Edited:
     'cat'
     """
     labels = without_name(session.detector.labels, name)
-    moved = move_to_space(session.without_photos_of(name), labels)
+    moved = move_to_space(_without_photos_of(session, name), labels)
     return record_edit(moved.session, {"verb": "retire", "name": name, **moved.record})
+
+
+def _without_photos_of(session: Session, name: str) -> Session:
+    """A session without the calibration photos that look most like a name: it is known no longer."""
+    told, labels = session.told_apart, session.detector.labels
+    if not len(told.z):
+        return session
+    label = session.detector.score(session.snapshot.detector, told.z.to(labels.id_anchors)).cpu().label
+    return session.at(told=told.select(~told.is_photo | (label != labels.names.index(name))))
 
 
 def rename(session: Session, old: str, new: str) -> Edited:
@@ -120,12 +129,10 @@ def dismiss(session: Session, number: int) -> Edited:
     reservoir = session.reservoir.with_recent()
     if number in reservoir.dismissed:
         raise StateError(f"expected a group that is shown, got {number}, which was dismissed before; nothing to do")
-    session = session.at(session.snapshot, reservoir=reservoir)
+    session = session.at(reservoir=reservoir)
     count = int(members(session, number).sum())
     hidden = replace(reservoir, dismissed=(*reservoir.dismissed, number))
-    return record_edit(
-        session.at(session.snapshot, reservoir=hidden), {"verb": "dismiss", "group": number, "images": count}
-    )
+    return record_edit(session.at(reservoir=hidden), {"verb": "dismiss", "group": number, "images": count})
 
 
 def last_edit(session: Session) -> Mapping[str, Any]:
@@ -153,7 +160,7 @@ def undo(session: Session, before: Session | None) -> Edited:
     next_group = max(now.next_group, kept.next_group)
     reservoir = replace(kept, journal=now.journal, dismissed=dismissed, next_group=next_group)
     record = {"verb": "undo", "undone": last["edit"], "of": last["verb"], "exact": is_exact}
-    done = record_edit(back.at(back.snapshot, reservoir=reservoir), record)
+    done = record_edit(back.at(reservoir=reservoir), record)
     done.session.look_at_told()  # without the corrections that are taken back
     return done
 
@@ -292,14 +299,14 @@ def rejudge_images(session: Session, rows: Bool[Tensor, " n"]) -> Session:
     columns["label"][rows] = verdicts.label
     columns["known"][rows] = ~verdicts.unknown
     columns["group"][rows & columns["known"]] = 0
-    return session.at(session.snapshot, reservoir=session.reservoir.with_images(replace(images, **columns)))
+    return session.at(reservoir=session.reservoir.with_images(replace(images, **columns)))
 
 
 def leave_group(session: Session, rows: Bool[Tensor, " n"]) -> Session:
     """The session with some of its kept images in no group: those left of a promoted one get a new number."""
     reservoir = session.reservoir
     group = reservoir.kept.group.masked_fill(rows, 0)
-    return session.at(session.snapshot, reservoir=reservoir.with_images(replace(reservoir.kept, group=group)))
+    return session.at(reservoir=reservoir.with_images(replace(reservoir.kept, group=group)))
 
 
 def record_edit(session: Session, record: dict[str, Any]) -> Edited:
@@ -307,4 +314,4 @@ def record_edit(session: Session, record: dict[str, Any]) -> Edited:
     journal: Sequence[Any] = session.reservoir.journal
     full = {"edit": 1 + max((one["edit"] for one in journal), default=0), "seen": int(session.snapshot.tally.seen)}
     longer = replace(session.reservoir, journal=(*journal, full | record))
-    return Edited(session.at(session.snapshot, reservoir=longer), full | record)
+    return Edited(session.at(reservoir=longer), full | record)

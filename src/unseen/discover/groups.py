@@ -89,7 +89,7 @@ def group(session: Session, vocabulary: Vocabulary | None = None, *, smallest: i
     shown = [pair for pair in zip(numbers, clusters, strict=True) if pair[0] not in reservoir.dismissed]
     about = GroupDescriber(mean, len(labels.names), words, int(session.snapshot.tally.seen))
     found = about.groups([number for number, _ in shown], [unknown.select(members) for _, members in shown])
-    moved = session.at(session.snapshot, reservoir=kept)
+    moved = session.at(reservoir=kept)
     ranked = sorted(found, key=lambda one: (one.looks_known, -one.size))
     return Grouping(ranked, moved, len(unknown), sum(one.size for one in found))
 

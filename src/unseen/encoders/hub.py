@@ -84,7 +84,7 @@ class HubEncoder(TorchEncoder):
             raise EncoderError(f"expected a CLIP vision transformer for patch features, got {kind}; use ViT-B/16")
         return patch_vectors(self.model, self.prepare(batch).to(self.device, self.dtype))
 
-    def _image_tower(self, pixels: Tensor) -> Tensor:
+    def image_tower(self, pixels: Tensor) -> Tensor:
         return _pooled_output(self.model.get_image_features(pixel_values=pixels))
 
     def _text_tower(self, tokens: Any) -> Tensor:

@@ -47,7 +47,7 @@ class OpenClipEncoder(TorchEncoder):
     def prepare(self) -> Callable[[Sequence[Image]], Tensor]:
         return partial(_pixels, self.preprocess)
 
-    def _image_tower(self, pixels: Tensor) -> Tensor:
+    def image_tower(self, pixels: Tensor) -> Tensor:
         return self.model.encode_image(pixels)
 
     def _text_tower(self, tokens: Tensor) -> Tensor:

@@ -190,7 +190,7 @@ class _ImageTower(torch.nn.Module):
         self.encoder.model = self.model
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        vectors: Tensor = self.encoder._image_tower(pixel_values)
+        vectors: Tensor = self.encoder.image_tower(pixel_values)
         return vectors
 
 

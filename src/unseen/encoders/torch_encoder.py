@@ -50,7 +50,7 @@ class TorchEncoder(ABC):
         )
 
     def _by_torch(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
-        return self._image_tower(pixels.to(self.device, self.dtype)).float()
+        return self.image_tower(pixels.to(self.device, self.dtype)).float()
 
     def _exported(self, path: Path) -> Path:
         """The graph of the image tower, exported once for all runs."""
@@ -77,7 +77,7 @@ class TorchEncoder(ABC):
         return 0
 
     @abstractmethod
-    def _image_tower(self, pixels: Tensor) -> Tensor:
+    def image_tower(self, pixels: Tensor) -> Tensor:
         """One vector per image, of any length."""
 
     @abstractmethod

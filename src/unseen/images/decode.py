@@ -132,7 +132,7 @@ def in_rgb(picture: Picture) -> Picture:
     """An opened picture upright and in RGB, as `decode` does; the one that was passed stays as it is."""
     from PIL import ImageOps
 
-    _check_size(picture.width, picture.height, BOUNDS.max_pixels)
+    check_size(picture.width, picture.height)
     try:
         return _in_bands(ImageOps.exif_transpose(picture))
     except (OSError, SyntaxError) as error:  # its file is read only now
@@ -149,7 +149,7 @@ def open_header(data: bytes, most: int | None, formats: Sequence[str]) -> Iterat
         formats = (*formats, _heif_format())
     try:
         with _opened(data, formats, reduces=most is None) as picture:
-            _check_size(picture.width, picture.height, BOUNDS.max_pixels if most is None else most)
+            check_size(picture.width, picture.height, most)
             _check_parts(picture, data)
             yield picture
     except ImageError:
@@ -190,7 +190,9 @@ def _heif_format() -> str:
     return "HEIF"
 
 
-def _check_size(width: int, height: int, most: int) -> None:
+def check_size(width: int, height: int, most: int | None = None) -> None:
+    """Refuse a picture of this size that is too large or too narrow."""
+    most = BOUNDS.max_pixels if most is None else most
     if width * height > most:
         raise ImageError(f"too large: {width} x {height} pixels, at most {most:,} allowed")
     if max(width, height) > BOUNDS.max_aspect * min(width, height):

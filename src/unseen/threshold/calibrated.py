@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -67,10 +67,10 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         margins = torch.full((self.images,), math.nan, dtype=torch.float64)
         return CalibratedMargins(self.inner.start(), margins, torch.tensor(0))
 
-    def calibrated_state(self, stream: MarginHistory, margins: Float[Tensor, " n"], *, at: int) -> CalibratedMargins:
-        """The state after calibration at image `at`; `stream` is the state of the inner rule."""
+    def calibrated_state(self, before: Any, margins: Float[Tensor, " n"], *, at: int) -> CalibratedMargins:
+        """The state after calibration at image `at`; `before` is the state of the rule until then."""
         ordered = margins.detach().double().cpu().sort().values
-        return CalibratedMargins(stream, ordered, torch.tensor(at))
+        return CalibratedMargins(self.inner.taken_over(stream_of(before)), ordered, torch.tensor(at))
 
     def threshold_of(self, state: CalibratedMargins) -> float:
         """The conformal threshold."""
@@ -103,6 +103,18 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
     def for_detector(self, *, in_nats: bool) -> Calibrated:
         """This rule with the inner rule as it works best for the detector."""
         return replace(self, in_nats=in_nats)
+
+
+def stream_of(state: Any) -> MarginHistory | None:
+    """What a state of a threshold rule knows of the stream, None of a fixed threshold."""
+    state = state.stream if isinstance(state, CalibratedMargins) else state
+    return state if isinstance(state, MarginHistory) else None
+
+
+def followed(rule: ThresholdRule[Any], state: Any, recall: float) -> tuple[ThresholdRule[Any], Any]:
+    """The rule that lets the stream, and what is told, set the threshold of a detector in nats, and its state."""
+    now = replace(rule, recall=recall) if isinstance(rule, Adaptive) else Adaptive(recall, in_nats=True)
+    return now, (state if rule == now else now.taken_over(stream_of(state)))
 
 
 def calibrated(known_margins: Float[Tensor, " n"], *, recall: float = 0.95) -> Fixed:

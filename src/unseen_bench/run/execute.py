@@ -29,7 +29,7 @@ from unseen_bench.methods.fewshot import FewShot, taught
 from unseen_bench.methods.posthoc import PostHoc, fit
 from unseen_bench.oracles import run_oracle
 from unseen_bench.run.experiment import finite
-from unseen_bench.run.jsonl import Row
+from unseen_bench.run.results import Row
 from unseen_bench.run.runs import ANY_ORDER, ROUTED_BY_TRUTH, SHIFTS, Run
 from unseen_bench.run.version import code_version
 from unseen_bench.suites import Suite

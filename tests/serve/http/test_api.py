@@ -23,7 +23,7 @@ from unseen.serve.http.bodies import FORM, RAW
 from unseen.serve.settings import Limits
 from unseen.serve.stream.folder import StreamConfig
 from unseen.storage.files import save_tensors
-from unseen.verdicts import FIELDS
+from unseen.verdicts import FIELDS, VERDICTS
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 400)
@@ -323,3 +323,9 @@ def test_invalid_stream_settings_are_refused(server, space_file, wanted, message
         server.client.create(space_file, **{"detector": "online", **wanted})
     assert caught.value.status == 422
     assert len(server.client.streams()) == count
+
+
+def test_openapi_names_every_verdict(server):
+    shown = server.client.http.get("/openapi.json").json()["components"]["schemas"]
+    for record in ("VerdictRecord", "ExplanationInfo"):
+        assert shown[record]["properties"]["verdict"]["enum"] == list(VERDICTS)

@@ -135,7 +135,7 @@ def test_once_there_was_a_key_one_is_always_needed(tmp_path, lost):
     if lost == "file deleted before the start":
         service.store.close()
         service = Service(Settings(tmp_path, encoder=None))
-    assert service.needs_key()
+    assert service.needs_key
     for secret in (None, text):
         assert refusal(lambda secret=secret: service.keys.check(secret)) == 401
     service.store.close()

@@ -101,6 +101,25 @@ def test_every_verdict_of_the_demo_has_a_thumbnail(browser):
     assert not browser.find_elements("css selector", "#verdicts .none")
 
 
+KINDS = """
+const done = arguments[0], list = document.getElementById("verdicts");
+import("/cards.js").then(({ called }) => done(["known", "doubtful", "unknown"].map((verdict) => {
+  const item = Object.assign(document.createElement("li"), { className: `is-${verdict}` });
+  list.append(item);
+  const color = getComputedStyle(item).borderColor;
+  item.remove();
+  return [called({ verdict, name: verdict === "unknown" ? null : "cat" }), color];
+})));
+"""
+
+
+def test_a_doubtful_verdict_has_a_question_mark_and_a_colour_of_its_own(browser):
+    words, colours = zip(*browser.execute_async_script(KINDS), strict=True)
+    assert words == ("cat", "cat?", "unknown")
+    assert len(set(colours)) == 3
+    assert "doubtful" in browser.find_element("id", "review-filter").text
+
+
 def test_the_p_key_pauses_the_page_and_resumes_with_what_arrived_meanwhile(browser):
     body = browser.find_element("tag name", "body")
     first = "return document.querySelector('#verdicts li').id"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float
@@ -111,7 +111,7 @@ def split_float16(x: Float[Tensor, "B M d"], *, left: bool) -> Float[Tensor, "B 
 
 
 @functools.cache
-def cublas(name: str) -> ctypes._NamedFuncPointer:
+def cublas(name: str) -> Any:
     """A function of cuBLAS, from the library that torch has loaded."""
     return getattr(ctypes.CDLL(f"libcublas.so.{(torch.version.cuda or '').partition('.')[0]}"), name)
 

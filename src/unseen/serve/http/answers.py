@@ -46,7 +46,7 @@ class VerdictRecord(BaseModel):
     """The verdict on one sample; `seq` is its number in the stream, where it was observed."""
 
     key: str | None
-    verdict: Literal["known", "unknown"]
+    verdict: Literal["known", "doubtful", "unknown"]
     name: str | None
     nearest: str
     margin: float | None
@@ -123,7 +123,7 @@ class StreamInfo(StreamSummary):
         description="The label space: how many `names` and `negatives`, `dim`, `encoder`, `fingerprint`."
     )
     counts: dict[str, int] = Field(
-        description="Samples `seen`, called `known` or `unknown`, and that taught either: `taught_known`, ..."
+        description="Samples `seen`; `known` or doubtful; `unknown`; that taught either: `taught_known`, ..."
     )
     drift: float = Field(description="Change of recent margins; 1 and above is an alarm.")
     alarm: AlarmInfo

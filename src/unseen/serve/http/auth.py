@@ -43,10 +43,6 @@ class ApiKey:
     sha256: str
     expires: float = 0  # seconds of the epoch; 0 is never
 
-    def allows(self, scope: str) -> bool:
-        """Whether this key's scope includes another."""
-        return SCOPES.index(self.scope) >= SCOPES.index(scope)
-
 
 LOCAL = ApiKey("local", EVERYONE, "admin", "")  # who calls from the same machine while there are no keys
 

@@ -14,9 +14,8 @@ from unseen.discover.edit import check_text_vector
 from unseen.errors import EncoderError, LabelError, ServiceError
 from unseen.labels.edits import check_new_name, negative_vector
 from unseen.serve.http import answers, schema
-from unseen.serve.http.routes import BEARER, ERRORS, AdminEntry, ReadEntry, Shared
+from unseen.serve.http.routes import BEARER, ERRORS, AdminEntry, ReadEntry, Shared, json_response
 from unseen.serve.http.service import Service
-from unseen.serve.http.views import json_response
 from unseen.serve.stream import kept
 from unseen.serve.stream.batch import dump_json
 from unseen.serve.stream.store import StreamEntry

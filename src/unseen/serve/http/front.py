@@ -5,7 +5,6 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -51,9 +50,9 @@ class Front:
         """Answer one request, count it and log it."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        exchange = Exchange(scope, send)
+        exchange = Exchange(scope, receive, send)
         try:
-            await self._serve(scope, receive, exchange)
+            await self._serve(scope, exchange)
         except Exception as error:
             if not exchange.status:  # else it is answered and logged
                 response = answer_to(error, self.service.settings.data)
@@ -61,43 +60,43 @@ class Front:
         finally:
             self._note(scope, exchange)
 
-    async def _serve(self, scope: Scope, receive: Receive, exchange: "Exchange") -> None:
-        needs_key = self.service.needs_key()
-        if not needs_key:
+    async def _serve(self, scope: Scope, exchange: "Exchange") -> None:
+        if not self.service.needs_key:
             refuse_other_sites(scope)
         if scope["path"] in OPEN:
-            return await self.app(scope, receive, exchange.send)
-        key: ApiKey = self.service.key_of(scope, needed=needs_key)
-        scope[KEY] = key
+            return await self.app(scope, exchange.rest, exchange.send)
+        key = scope[KEY] = self.service.key_of(scope)
         if scope["method"] == "GET":
             self.reads.take(key.owner, 1)
-            return await self.app(scope, receive, exchange.send)
-        body = Body(receive)
+            return await self.app(scope, exchange.rest, exchange.send)
         try:
-            await self._receive(scope, body, key.owner)
+            await self._take_in(scope, exchange, key.owner)
             async with self._slots.setdefault(key.owner, asyncio.Semaphore(self.limits.at_once)):
-                await self.app(scope, body.receive, exchange.send)
+                await self.app(scope, exchange.receive, exchange.send)
         finally:
-            self.bytes.give_back(key.owner, body.size)
+            self.bytes.give_back(key.owner, exchange.size)
 
-    async def _receive(self, scope: Scope, body: "Body", owner: str) -> None:
+    async def _take_in(self, scope: Scope, exchange: "Exchange", owner: str) -> None:
         """Take in a body within its limits: until it is there, the request holds nothing but its bytes."""
-        self._check_size(int(header(scope, b"content-length") or 0))
-        seconds = self.limits.body_seconds
+        claimed, parts, limits = int(header(scope, b"content-length") or 0), exchange.parts, self.limits
         try:
-            async with asyncio.timeout(seconds):
-                async for size in body.parts():
-                    self._check_size(body.size + size)
+            async with asyncio.timeout(limits.body_seconds):
+                while True:
+                    if max(claimed, exchange.size) > limits.body:
+                        what = f"expected at most {limits.body:,} bytes, got more; send smaller batches"
+                        raise ServiceError(413, what, "body")
+                    if parts and not parts[-1].get("more_body"):
+                        return
+                    part = await exchange.rest()
+                    if part["type"] == "http.disconnect":
+                        raise ServiceError(400, "expected a whole request, got part of it; send it again")
+                    size = len(part.get("body", b""))
                     self.bytes.take(owner, size)
-                    body.size += size
+                    exchange.size += size
+                    parts.append(part)
         except TimeoutError as error:
-            what = f"expected the request within {seconds:g} s, got part of it; send it faster"
+            what = f"expected the request within {limits.body_seconds:g} s, got part of it; send it faster"
             raise ServiceError(408, what) from error
-
-    def _check_size(self, size: int) -> None:
-        if size > self.limits.body:
-            what = f"expected at most {self.limits.body:,} bytes, got more; send smaller batches"
-            raise ServiceError(413, what, "body")
 
     def _note(self, scope: Scope, exchange: "Exchange") -> None:
         seconds, route = time.perf_counter() - exchange.begun, getattr(scope.get("route"), "path", "other")
@@ -122,11 +121,11 @@ class Front:
 
 
 class Exchange:
-    """One request and its answer: its id, when it came, its status."""
+    """One request and its answer: its id, when it came, the parts of its body that were taken in, its status."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
-        self.begun, self.status, self.code, self._send = time.perf_counter(), 0, "", send
-        self.id = request_id(scope)
+    def __init__(self, scope: Scope, rest: Receive, send: Send) -> None:
+        self.begun, self.status, self.code, self.rest, self._send = time.perf_counter(), 0, "", rest, send
+        self.id, self.size, self.parts = request_id(scope), 0, deque[Message]()
         self._headers = [*(READ_HEADERS if scope["method"] == "GET" else ANSWER_HEADERS), (b"x-request-id", self.id)]
 
     async def send(self, message: Message) -> None:
@@ -138,29 +137,12 @@ class Exchange:
             message["headers"] = [*message["headers"], *self._headers]
         await self._send(message)
 
-
-class Body:
-    """The parts of a request's body, which a route gets one by one."""
-
-    def __init__(self, rest: Receive) -> None:
-        self.size, self.rest = 0, rest
-        self._messages: deque[Message] = deque()
-
-    async def parts(self) -> AsyncIterator[int]:
-        """Take in one part after the other, and yield how large each is."""
-        while not self._messages or self._messages[-1].get("more_body"):
-            message = await self.rest()
-            if message["type"] == "http.disconnect":
-                raise ServiceError(400, "expected a whole request, got part of it; send it again")
-            self._messages.append(message)
-            yield len(message.get("body", b""))
-
     async def receive(self) -> Message:
-        """The next part, others being served in between; after the last one, that the caller has gone."""
-        if not self._messages:
+        """The next part of the body, others being served in between; after the last one, that the caller has gone."""
+        if not self.parts:
             return await self.rest()
         await asyncio.sleep(0)
-        return self._messages.popleft()
+        return self.parts.popleft()
 
 
 def request_id(scope: Scope) -> bytes:

@@ -11,11 +11,10 @@ from starlette.responses import Response, StreamingResponse
 import unseen
 from unseen.errors import ServiceError
 from unseen.serve.http import answers, creation, schema, views
-from unseen.serve.http.auth import KEY, LOCAL, ApiKey
+from unseen.serve.http.auth import KEY, LOCAL, SCOPES, ApiKey
 from unseen.serve.http.bodies import RAW
 from unseen.serve.http.events import VerdictEvent
 from unseen.serve.http.service import Service
-from unseen.serve.http.views import json_response
 from unseen.serve.stream.batch import dump_json
 from unseen.serve.stream.history import UnknownAlarm
 from unseen.serve.stream.store import Status, StreamEntry
@@ -51,10 +50,15 @@ async def shared_service(request: Request) -> Service:
 Shared = Annotated[Service, Depends(shared_service)]
 
 
+def json_response(text: str, status: int = 200) -> Response:
+    """JSON text as a response; what is large or frequent is not serialised by the framework."""
+    return Response(text, status_code=status, media_type="application/json")
+
+
 def caller(request: Request, scope: str) -> ApiKey:
-    """The key that a request came with, if it has a scope."""
+    """The key that a request came with, if its scope includes another."""
     key: ApiKey = request.scope[KEY]
-    if not key.allows(scope):
+    if SCOPES.index(key.scope) < SCOPES.index(scope):
         raise ServiceError(403, f"expected a key with scope {scope}, got {key.scope}; ask for another")
     return key
 

@@ -66,18 +66,19 @@ class Service:
         self.downloads = Counter[str]()  # that are made or sent, by owner
         self.store.on_commit = self.metrics.commit.observe
 
+    @property
     def needs_key(self) -> bool:
         """Whether a key is needed: behind a proxy, and from the first key on for good."""
         return self.settings.behind_proxy or self.keys.needed
 
-    def key_of(self, scope: Scope, *, needed: bool) -> ApiKey:
-        """The key a request carries; refuse one that is missing, wrong or expired."""
-        return self.keys.check(bearer_secret(scope)) if needed else LOCAL
+    def key_of(self, scope: Scope) -> ApiKey:
+        """The key a request carries; refuse one that is missing, wrong or expired where one is needed."""
+        return self.keys.check(bearer_secret(scope)) if self.needs_key else LOCAL
 
     def may(self, scope: Scope, entry: StreamEntry) -> bool:
         """Whether a caller may still read a stream: its key may have been revoked, the stream deleted."""
         try:
-            return self.store.find(entry.config.id, self.key_of(scope, needed=self.needs_key()).owner) is entry
+            return self.store.find(entry.config.id, self.key_of(scope).owner) is entry
         except ServiceError:
             return False
 

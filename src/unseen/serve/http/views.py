@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from starlette.responses import Response
-
 from unseen.serve.http.errors import error_content
 from unseen.serve.http.events import VerdictEvent
 from unseen.serve.stream.batch import dump_json
@@ -96,8 +94,3 @@ def job_info(job: Job) -> dict[str, Any]:
     shown = {"job": job.id, "status": job.status, "stage": job.stage, "done": job.done, "total": job.total}
     error = error_content(job.error)[1] if job.error else None
     return {**shown, "started": started, "stream": job.result, "error": error}
-
-
-def json_response(text: str, status: int = 200) -> Response:
-    """JSON text as a response; what is large or frequent is not serialised by the framework."""
-    return Response(text, status_code=status, media_type="application/json")

@@ -111,7 +111,7 @@ function showInfo(info) {
 // What the last refresh counted and what came since, so that the counts agree with the verdicts on screen.
 function showCounts() {
   if (!page.counted) return;
-  const known = page.later.filter((verdict) => verdict.verdict === "known").length;
+  const known = page.later.filter((verdict) => verdict.verdict !== "unknown").length;
   const counts = { seen: page.later.length, known, unknown: page.later.length - known };
   for (const name of ["seen", "known", "unknown"]) $(name).textContent = (page.counted[name] + counts[name]).toLocaleString("en");
 }

@@ -3,6 +3,9 @@
 // A name written from right to left stays where it is in a sentence.
 export const isolated = (name) => (/[\u0590-\u08ff\ufb1d-\ufefc]/.test(name) ? `\u2068${name}\u2069` : name);
 
+// As on the command line: what is doubtful has a question mark.
+export const called = ({ verdict, name }) => (verdict === "unknown" ? verdict : `${isolated(name)}${verdict === "doubtful" ? "?" : ""}`);
+
 export function fill(item, verdict, seen) {
   const share = Math.round(100 * verdict.p_known), probable = verdict.name ? share : 100 - share;
   const words = probable < 50 ? `only ${probable} %` : `${probable} % likely`; // as on the command line
@@ -12,7 +15,7 @@ export function fill(item, verdict, seen) {
   const bar = part("div", "bar", "");
   bar.append(document.createElement("i"));
   bar.firstChild.style.width = `${share}%`;
-  const what = Object.assign(part("button", "what", verdict.name ? isolated(verdict.name) : "unknown"), { type: "button", tabIndex: -1 });
+  const what = Object.assign(part("button", "what", called(verdict)), { type: "button", tabIndex: -1 });
   const note = [words, verdict.name ? "" : `near ${isolated(verdict.nearest)}`, verdict.warming ? "young" : ""];
   item.replaceChildren(frame, bar, what, part("small", "", note.filter(Boolean).join(" · ")));
 }

@@ -1,7 +1,7 @@
 // The kept samples as a table: filter, sort, look at one, and export labels.
 
 import { json } from "/api.js";
-import { isolated, part } from "/cards.js";
+import { called, isolated, part } from "/cards.js";
 import { explain } from "/why.js";
 
 const $ = (id) => document.getElementById(id);
@@ -35,7 +35,8 @@ export async function load() {
 // Shows a correction, where the table is in use.
 export const reload = () => (state.samples.length ? load() : null);
 
-const FILTERS = { all: () => true, unknown: (one) => one.verdict === "unknown", known: (one) => one.verdict === "known", corrected: (one) => one.user !== null };
+const is = (verdict) => (one) => one.verdict === verdict;
+const FILTERS = { all: () => true, unknown: is("unknown"), doubtful: is("doubtful"), known: is("known"), corrected: (one) => one.user !== null };
 
 function draw() {
   const wanted = $("review-find").value.trim().toLowerCase(), keeps = FILTERS[$("review-filter").value];
@@ -46,7 +47,7 @@ function draw() {
 }
 
 function row(one) {
-  const line = document.createElement("tr"), said = one.user ? `${isolated(one.user)} (your word)` : one.verdict === "known" ? isolated(one.name) : "unknown";
+  const line = document.createElement("tr"), said = one.user ? `${isolated(one.user)} (your word)` : called(one);
   const why = Object.assign(part("button", "", "Why?"), { type: "button", ariaLabel: `Why is sample ${one.seq} ${one.verdict}?` });
   why.onclick = state.run(() => explain(state.at, one.seq, state.corrected));
   for (const text of [one.key, said, isolated(one.nearest), one.margin.toFixed(2), one.group || ""]) line.append(part("td", "", text));

@@ -67,15 +67,6 @@ class BatchVerdicts:
                 row["seq"] = seq
         return rows
 
-    def with_text(self, batch: SampleBatch) -> BatchVerdicts:
-        """The verdicts with what is sent of them."""
-        content: dict[str, Any] = {"verdicts": self.rows(batch.keys), "repeated": self.repeated}
-        if batch.skipped:
-            content["skipped"] = batch.skipped
-        if batch.thumbnails:
-            content["pictured"] = True
-        return replace(self, text=dump_json(content))
-
 
 Work = Callable[[Sequence[SampleBatch]], Sequence[BatchVerdicts | Exception]]
 dump_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -84,8 +75,16 @@ dump_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",
 def with_texts(work: Work, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
     """The answers to a block with what is sent of them, made by the thread that computed them: it takes as long
     as the rest of a request, and the loop serves everyone."""
-    answers = zip(work(batches), batches, strict=True)
-    return [one if isinstance(one, Exception) else one.with_text(batch) for one, batch in answers]
+    answers = list(work(batches))
+    for place, (answer, batch) in enumerate(zip(answers, batches, strict=True)):
+        if not isinstance(answer, Exception):
+            content: dict[str, Any] = {"verdicts": answer.rows(batch.keys), "repeated": answer.repeated}
+            if batch.skipped:
+                content["skipped"] = batch.skipped
+            if batch.thumbnails:
+                content["pictured"] = True
+            answers[place] = replace(answer, text=dump_json(content))
+    return answers
 
 
 def sample_batch(

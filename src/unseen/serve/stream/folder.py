@@ -25,7 +25,8 @@ from typing import IO, Any
 from unseen import LabelSpace, detectors
 from unseen.errors import ServiceError, SettingError, StateError, UnseenError
 from unseen.serve.settings import INSIDE
-from unseen.session import Session, SessionSpec
+from unseen.session import Session
+from unseen.spec import SessionSpec
 from unseen.storage.files import replacing, sync_folder
 
 OURS = {"keys.db", "keys.db-journal", "keys.json", "keys.required", "logs", "spaces", "cache", "lock"}  # before streams
@@ -83,7 +84,7 @@ class StreamConfig:
             _fresh[key] = made  # the latest is last
             if len(_fresh) > 4:
                 del _fresh[next(iter(_fresh))]
-        return made.at(made.snapshot)
+        return made.at()
 
     def check(self, labels: LabelSpace) -> None:
         """Refuse settings that a service cannot work with, or that do not survive one sample."""

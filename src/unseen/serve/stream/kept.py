@@ -69,7 +69,7 @@ class GroupNumbers(NamedTuple):
         after = with_numbers(before, self.of_place, self.next_group)
         if before.next_group == after.next_group and torch.equal(before.images.group, after.images.group):
             return None
-        return session.at(session.snapshot, reservoir=after)
+        return session.at(reservoir=after)
 
     def to_bytes(self) -> bytes:
         """The numbers as bytes."""
@@ -152,7 +152,7 @@ def edit_stream(stream: Stream, change: Change, limits: Limits, *, after: int | 
             stream.writer.save(before, with_space=False, position=list(stream.at))
         kept = done.session.reservoir
         kept = replace(kept, journal=(*kept.journal[:-1], record))
-        stream.take_over("edit", done.session.at(done.session.snapshot, reservoir=kept))
+        stream.take_over("edit", done.session.at(reservoir=kept))
         stream.snapshots.tidy()
     stream.cover_restores()
     return record

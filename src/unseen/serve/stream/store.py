@@ -79,7 +79,7 @@ class StreamStore:
         """Replay a stream."""
         config, settings = entry.config, self.settings
         stream = Stream(self.folder.streams / config.id, config, settings.durability)
-        stream.on_commit = lambda seconds: self.on_commit(seconds)
+        stream.on_commit = self.on_commit
         executor, queue = self.threads.writers(config.owner), settings.limits.queue
         observe, score = (partial(with_texts, work) for work in (stream.observe, stream.score))
         entry.observe = MicroBatcher(observe, executor, block=BLOCK, queue=queue)

@@ -305,4 +305,4 @@ class Stream:
 
     def _publish(self) -> None:
         """Let readers see what the writer has learned."""
-        self.readers = self.writer.at(self.writer.snapshot)
+        self.readers = self.writer.at()

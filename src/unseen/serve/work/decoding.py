@@ -7,16 +7,17 @@ process is forked from one that has imported everything, so that a new one begin
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
+import os
 import resource
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ class DecodedImage(NamedTuple):
 
 
 class Decoders:
-    """So many processes, each of which decodes one image at a time."""
+    """So many processes, each of which decodes one image at a time; they take seconds to begin."""
 
     def __init__(self, count: int, limits: Limits) -> None:
         self._limits = limits
@@ -57,7 +58,7 @@ class Decoders:
         try:
             return await asyncio.wrap_future(process.submit(_decoded, prepare, data, most, seconds))
         except BrokenProcessPool:
-            process = self._started()
+            process = await asyncio.to_thread(self._started)
             return ImageError("takes more memory or time to decode than a service gives it; save it smaller")
         finally:
             self._free.put_nowait(process)
@@ -68,8 +69,11 @@ class Decoders:
             self._free.get_nowait().shutdown(wait=False, cancel_futures=True)
 
     def _started(self) -> ProcessPoolExecutor:
+        """A process that was asked for: whoever asks first waits until torch is imported, so the loop never does."""
         begin = partial(_begin, self._limits.decode_bytes)
-        return ProcessPoolExecutor(1, mp_context=CONTEXT, initializer=begin)
+        process = ProcessPoolExecutor(1, mp_context=CONTEXT, initializer=begin)
+        process.submit(os.getpid)
+        return process
 
 
 def _begin(most: int) -> None:
@@ -79,12 +83,19 @@ def _begin(most: int) -> None:
     logging.getLogger("PIL").setLevel(logging.CRITICAL)  # what is wrong with an image is in the answer
     warnings.filterwarnings("ignore", module=r"PIL\.")
     torch.set_num_threads(1)
-    set_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2): the service may be killed, and none is to stay behind
-    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+    threading.Thread(target=_end_with_service, daemon=True).start()
     has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (has + most, has + most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def _end_with_service() -> None:
+    """Stay behind no service that was killed; what this was forked from ends with the last process."""
+    service = parent_process()
+    assert service is not None
+    service.join()
+    os._exit(0)
 
 
 def _decoded(prepare: Prepare, data: bytes, most: int, seconds: float) -> DecodedImage | ImageError:

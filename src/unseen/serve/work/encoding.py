@@ -82,10 +82,9 @@ class ImageEncoder:
     ) -> tuple[Float[Tensor, "n d"], dict[str, Any]]:
         """A vector of each image that can be read, and what else `sample_batch` takes; refuse where none can."""
         loop = asyncio.get_running_loop()
-        encoder = await loop.run_in_executor(self._encoding, self.encoder)
+        encoder, decoders = await loop.run_in_executor(self._encoding, self._loaded)
         check_encoder(labels, encoder)
         turn = self._turns.setdefault(owner, asyncio.Semaphore(max(INSIDE.images, 2 * self._spare)))
-        self._decoders = decoders = self._decoders or Decoders(self._spare, self.limits)
 
         async def decoded(file: bytes) -> DecodedImage | ImageError:
             async with turn:
@@ -117,6 +116,11 @@ class ImageEncoder:
             pool.shutdown(wait=False, cancel_futures=True)
         if self._decoders:
             self._decoders.close()
+
+    def _loaded(self) -> tuple[Encoder, Decoders]:
+        encoder = self.encoder()
+        self._decoders = self._decoders or Decoders(self._spare, self.limits)  # one thread encodes
+        return encoder, self._decoders
 
     def _vectors(self, parts: Sequence[Sequence[DecodedImage]]) -> list[Tensor]:
         pixels = np.stack([image.pixels for part in parts for image in part])

@@ -1,0 +1,142 @@
+"""unseen detect on the boxes of a detector: a line each, agreement with its classes, its file written back."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.commands import detect, rows, run
+from helpers.scenes import SQUARES, save_coco, save_scene, save_yolo
+from unseen.errors import DataError, SettingError
+
+NAMES = ("--label", "red", "--label", "green")
+STATE = ("--state", "s.safetensors")
+PHOTOS = [f"{i}.png" for i in range(4)]
+
+pytestmark = pytest.mark.usefixtures("encoder", "scenes")
+
+
+@pytest.fixture
+def scenes(tmp_path: Path) -> Path:
+    """Four photos with a red, a green and a blue square each, and COCO's boxes of these."""
+    for photo in PHOTOS:
+        save_scene(tmp_path / "photos" / photo)
+    return save_coco(tmp_path / "boxes.json", PHOTOS)
+
+
+def boxes_of(path: Path) -> list[tuple[int, int]]:
+    """Photo and class of each box in COCO's JSON."""
+    return [(one["image_id"], one["category_id"]) for one in json.loads(path.read_text())["annotations"]]
+
+
+def by_key(result: Any) -> dict[str, dict[str, Any]]:
+    return {Path(row["key"]).name: row for row in rows(result) if "verdict" in row}
+
+
+def test_each_box_is_judged_as_an_image_and_compared_with_what_the_detector_said() -> None:
+    found = by_key(detect("photos", "--boxes", "boxes.json", *NAMES, "--json"))
+    assert list(found) == [f"{i}.png#{number}" for i in range(4) for number in (1, 2, 3)]
+    red, green, blue = (found[f"0.png#{number}"] for number in (1, 2, 3))
+    assert (red["verdict"], red["name"], red["agrees"]) == ("known", "red", True)
+    assert green["name"] == "green"
+    assert (blue["verdict"], blue["detector"], blue["agrees"]) == ("unknown", "blue", True)  # no name of ours either
+    assert (red["photo"], red["box"], red["detector_score"]) == ("photos/0.png", [10, 10, 40, 40], 0.9)
+
+
+def test_a_detector_that_calls_the_unknown_by_our_name_disagrees(tmp_path: Path) -> None:
+    data = json.loads((tmp_path / "boxes.json").read_text())
+    data["categories"][2]["name"] = "Green"  # the blue square, as a detector of two classes would call it
+    (tmp_path / "boxes.json").write_text(json.dumps(data))
+    result = detect("photos", "--boxes", "boxes.json", *NAMES)
+    first = result.stdout.splitlines()[:3]
+    assert first[0].endswith("detector: red 0.90")
+    assert re.search(r"#3 +unknown +near .* %   detector: Green 0.90, disagrees$", first[2])
+    assert "the detector disagrees on 4 of 12 boxes" in result.stderr
+
+
+def test_classes_of_boxes_change_no_verdict(tmp_path: Path) -> None:
+    with_classes = by_key(detect("photos", "--boxes", "boxes.json", *NAMES, "--json"))
+    data = json.loads((tmp_path / "boxes.json").read_text())
+    del data["categories"]
+    (tmp_path / "boxes.json").write_text(json.dumps(data))
+    without = by_key(detect("photos", "--boxes", "boxes.json", *NAMES, "--json"))
+    judged = ("verdict", "name", "margin", "threshold", "p_known")
+    assert [[one[field] for field in judged] for one in without.values()] == [
+        [one[field] for field in judged] for one in with_classes.values()
+    ]
+    assert "detector" not in without["0.png#1"]
+
+
+@pytest.mark.parametrize(
+    ("option", "classes"), [((), {1, 2, 3}), (("--keep-known",), {1, 2}), (("--drop-unknown",), {1, 2})]
+)
+def test_the_file_is_written_back_with_verdicts(tmp_path: Path, option: tuple[str, ...], classes: set[int]) -> None:
+    result = detect("photos", "--boxes", "boxes.json", *NAMES, "-o", "judged.json", *option)
+    assert set(boxes_of(tmp_path / "judged.json")) == {(photo, one) for photo in range(1, 5) for one in classes}
+    first = json.loads((tmp_path / "judged.json").read_text())["annotations"][0]
+    assert first["attributes"]["verdict"] == "known"
+    assert first["attributes"]["name"] == "red"
+    assert 0.5 <= first["attributes"]["p_known"] <= 1
+    assert len(result.stdout.splitlines()) == 12  # the lines are printed as well
+    assert "boxes in judged.json" in result.stderr
+
+
+def test_boxes_that_were_not_judged_stay_unless_known_ones_are_wanted(tmp_path: Path) -> None:
+    save_coco(tmp_path / "boxes.json", [*PHOTOS, "elsewhere.png"], squares={**SQUARES, "tiny": (0, 0, 3, 3)})
+    words = ("photos", "--boxes", "boxes.json", *NAMES, "-o", "judged.json")
+    result = detect(*words, "--drop-unknown", code=1)
+    assert "1 of 5 photos in boxes.json are not among these photos" in result.stderr
+    assert "box too small: 3 x 3 pixels" in result.stdout
+    assert len(boxes_of(tmp_path / "judged.json")) == 4 * 3 + 4
+    detect(*words, "--keep-known", code=1)
+    assert len(boxes_of(tmp_path / "judged.json")) == 4 * 2
+
+
+def test_yolo_in_is_yolo_out(tmp_path: Path) -> None:
+    save_yolo(tmp_path / "yolo", PHOTOS)
+    detect("photos", "--boxes", "yolo", *NAMES, "-o", "judged", "--drop-unknown")
+    for photo in PHOTOS:
+        name = f"labels/{Path(photo).stem}.txt"
+        before = (tmp_path / "yolo" / name).read_text().splitlines()
+        assert (tmp_path / "judged" / name).read_text().splitlines() == before[:2]
+    with (tmp_path / "judged" / "verdicts.csv").open() as file:
+        assert {(row["verdict"], row["name"]) for row in csv.DictReader(file)} == {("known", "red"), ("known", "green")}
+
+
+def test_verdicts_of_regions_are_a_table_with_their_boxes(tmp_path: Path) -> None:
+    detect("photos", "--boxes", "boxes.json", *NAMES, "-o", "verdicts.csv")
+    with (tmp_path / "verdicts.csv").open() as file:
+        first = next(csv.DictReader(file))
+    assert (first["key"], first["photo"], first["detector"], first["agrees"]) == (
+        "photos/0.png#1",
+        "photos/0.png",
+        "red",
+        "True",
+    )
+
+
+def test_a_repeated_command_learns_no_region_twice_and_the_next_box_file_does(tmp_path: Path) -> None:
+    detect("photos", "--boxes", "boxes.json", *NAMES, *STATE)
+    again = detect("photos", "--boxes", "boxes.json", *STATE)
+    assert "learned before 12" in again.stderr
+    moved = {name: (a + 1, b + 1, c - 1, d - 1) for name, (a, b, c, d) in SQUARES.items()}
+    save_coco(tmp_path / "boxes.json", PHOTOS, squares=moved)
+    assert "learned before" not in detect("photos", "--boxes", "boxes.json", *STATE, "--pad", "0").stderr
+
+
+def test_options_that_do_not_go_together_are_refused() -> None:
+    for words, message in [
+        (("--boxes", "boxes.json", "--windows", "2"), "expected --boxes or --windows, got both"),
+        (("--drop-unknown",), "expected --boxes with --keep-known and --drop-unknown"),
+        (("--boxes", "boxes.json", "--keep-known"), r"expected -o .* add -o boxes\.judged\.json"),
+        (("--boxes", "boxes.json", "--pad", "wide"), "expected --pad from 0% to 100%, got 'wide'"),
+    ]:
+        with pytest.raises(SettingError, match=message):
+            run("detect", "photos", *NAMES, *words)
+    with pytest.raises(DataError, match="got nothing at none"):
+        run("detect", "photos", *NAMES, "--boxes", "none.json")
