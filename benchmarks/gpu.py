@@ -30,7 +30,8 @@ from torch import Tensor
 from speed import naive_loop
 from unseen import LabelSpace, scan
 from unseen.detectors import Detector, Online, PooledEvidence
-from unseen.encoders.offline.encoder import SIZES, OfflineEncoder
+from unseen.encoders.offline.encoder import OfflineEncoder
+from unseen.encoders.offline.image_tower import SIZES
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
 from unseen.images import Entry, find_images
