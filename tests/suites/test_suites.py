@@ -65,13 +65,6 @@ def test_classes_of_unlabelled_images_cannot_be_chosen(table):
         suites.load(str(table), table.parent)
 
 
-@pytest.mark.parametrize("name", suites.names())
-def test_every_packaged_suite_has_a_description(name):
-    table = suites.read(name)
-    assert table["about"]
-    assert table["unknown"]
-
-
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "known", "negatives", "samples"),

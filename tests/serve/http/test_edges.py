@@ -11,18 +11,22 @@ import torch
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from helpers.service import Server
+from helpers.service import (
+    DataFolder,
+    Limits,
+    Server,
+    Service,
+    Settings,
+    Stream,
+    StreamConfig,
+    StreamStore,
+    create_app,
+    sample_batch,
+)
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session
 from unseen.cli import app, options
 from unseen.errors import FeatureError, ServiceError, SettingError
-from unseen.serve.http.app import create_app
-from unseen.serve.http.service import Service
-from unseen.serve.settings import Limits, Settings
-from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.folder import DataFolder, StreamConfig
-from unseen.serve.stream.store import StreamStore
-from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 20)

@@ -13,15 +13,12 @@ import torch
 from PIL import Image as Pillow
 from torch.nn.functional import normalize
 
-from helpers.service import Rounding, Server, serving
+from helpers.service import INSIDE, ApiKeys, Client, Rounding, Server, serving
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import LabelSpace, Session, load_encoder, read_images
 from unseen.detectors import MCM
 from unseen.errors import ServiceError
-from unseen.serve.client import Client
-from unseen.serve.http.auth import ApiKeys
-from unseen.serve.settings import INSIDE
 
 NAMES = ["cat", "dog", "nice photo"]
 LABELS = space(dtype=torch.float32)

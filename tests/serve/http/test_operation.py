@@ -13,17 +13,20 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser
 from starlette.testclient import TestClient
 
-from helpers.service import Server
+from helpers.service import (
+    ApiKeys,
+    Client,
+    Jobs,
+    Limits,
+    RequestLog,
+    Server,
+    Service,
+    Settings,
+    create_app,
+    hush_libraries,
+)
 from helpers.streams import space, stream
 from unseen.errors import ServiceError
-from unseen.serve.client import Client
-from unseen.serve.http.app import create_app
-from unseen.serve.http.auth import ApiKeys
-from unseen.serve.http.log import RequestLog
-from unseen.serve.http.service import Service
-from unseen.serve.run import hush_libraries
-from unseen.serve.settings import Limits, Settings
-from unseen.serve.work.jobs import Jobs
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 5)
