@@ -36,12 +36,6 @@ def test_every_command_has_an_example_and_a_json_option_and_fits_80_columns(word
     assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
-def test_the_list_of_commands_starts_with_what_to_type():
-    text = run("--help").stdout
-    assert "Start with: unseen demo, then unseen detect photos/" in text
-    assert "─ Commands ─" not in text
-
-
 def test_detect_shows_the_eight_options_that_people_use_and_no_detector_of_the_laboratory():
     shown = [one for one in LEAVES[("detect",)].params if one.param_type_name == "option" and not one.rich_help_panel]
     assert [one.name for one in shown] == [

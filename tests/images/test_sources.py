@@ -4,8 +4,6 @@ import io
 import os
 import re
 import sys
-import time
-from functools import partial
 
 import pytest
 
@@ -93,17 +91,6 @@ def test_a_missing_path_is_an_error(tmp_path):
 def test_settings_have_a_range(folder, setting):
     with pytest.raises(SettingError, match="at least 1"):
         next(read_images(folder, **setting))
-
-
-def test_threads_keep_the_order():
-    def slowly(i):
-        time.sleep(0.002 * (i % 3))
-        return flat((i, 0, 0))
-
-    entries = [Entry(str(i), str(i), partial(slowly, i)) for i in range(60)]
-    batches = list(read_entries(entries, size=7))
-    assert [image.pixels.getpixel((0, 0))[0] for batch in batches for image in batch] == list(range(60))
-    assert [len(batch) for batch in batches] == [7] * 8 + [4]
 
 
 def test_decoding_does_not_run_far_ahead():

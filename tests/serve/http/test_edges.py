@@ -23,13 +23,12 @@ from helpers.service import (
     create_app,
     sample_batch,
 )
-from helpers.streams import space, stream
+from helpers.streams import space
 from unseen import LabelSpace, Session
-from unseen.cli import app, options
+from unseen.cli import app
 from unseen.errors import FeatureError, ServiceError, SettingError
 
 LABELS = space(dtype=torch.float32)
-Z = stream(LABELS, 20)
 
 
 @pytest.fixture(scope="module")
@@ -217,10 +216,6 @@ def test_a_data_folder_that_cannot_be_one_is_refused_in_a_sentence(tmp_path, bad
     for words in (["serve", "--port", "0"], ["keys", "add"]):
         result = CliRunner().invoke(app, [*words, "--data", str(path)])
         assert isinstance(result.exception, SettingError)
-
-
-def test_the_default_data_folder_is_not_the_working_directory():
-    assert options.SERVICE_DATA.is_absolute()
 
 
 def test_an_error_does_not_say_where_our_files_are(server, folder):

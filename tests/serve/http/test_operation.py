@@ -131,14 +131,6 @@ def test_a_list_has_the_streams_and_the_label_spaces_on_offer(client, remote, da
     assert caught.value.code == "parameters"
 
 
-def test_numpy_gets_the_same_verdicts_and_an_unknown_media_type_a_remedy(client, remote):
-    expected = [row["margin"] for row in remote.score(Z)]
-    assert [row["margin"] for row in remote.score(Z.numpy())] == pytest.approx(expected)
-    with pytest.raises(ServiceError, match="set Content-Type") as caught:
-        client.ask("POST", f"/v1/streams/{remote.id}/score", content=b"x", headers={"content-type": "text/plain"})
-    assert caught.value.code == "media_type"
-
-
 def test_process_metrics_and_refusals_are_counted(client, remote):
     with pytest.raises(ServiceError):
         client.ask(
