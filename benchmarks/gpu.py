@@ -50,7 +50,6 @@ MULTIPLICATIONS = 12 * (197 * 12 * 768**2 + 2 * 197**2 * 768) + 196 * 768**2 + 7
 PICTURES = {"500 x 375": ((500, 375), 93), "96 x 72": ((96, 72), 90)}  # width and height, quality
 DISTINCT = 256  # files; the rest are links to them, so that all are in memory
 GRAIN = 2.0  # levels of noise: as many bytes as photos have
-SHARES = (1.0, 0.5, 0.25)  # of a GPU, for each model of a cluster
 
 
 def main() -> None:
@@ -216,16 +215,15 @@ def write_files(folder: Path, size: tuple[int, int], quality: int, count: int) -
 def actors(arguments: Arguments) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         photos = write_files(Path(folder), *PICTURES["500 x 375"], arguments.count)
-        for share in SHARES:
-            job = encode.EncodeJob("offline", None, arguments.batches[0], gpus=share)
-            arrived, started = list[tuple[float, int]](), time.perf_counter()
-            with cluster.connect("local") as ray:
-                plan = encode.plan(ray, [photos], Path(folder) / f"{share}", job, size=encode.NUMBERS.shard)
-                for shard in encode.run(ray, plan, job):
-                    arrived.append((time.perf_counter() - started, shard.encoded))
-            (first, _), *others = arrived
-            running = sum(count for _, count in others) / (others[-1][0] - first)
-            yield {"case": f"Ray, {share:g} of the GPU each", "first s": first, "images/s, running": running}
+        job = encode.EncodeJob("offline", None, arguments.batches[0])
+        arrived, started = list[tuple[float, int]](), time.perf_counter()
+        with cluster.connect("local") as ray:
+            plan = encode.plan(ray, [photos], Path(folder) / "features", job, size=encode.NUMBERS.shard)
+            for shard in encode.run(ray, plan, job):
+                arrived.append((time.perf_counter() - started, shard.encoded))
+        (first, _), *others = arrived
+        running = sum(count for _, count in others) / (others[-1][0] - first)
+        yield {"case": "Ray, a model a GPU", "first s": first, "images/s, running": running}
 
 
 PARTS: Mapping[str, Callable[[Arguments], Iterator[Row]]] = {
