@@ -61,10 +61,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_268, 10_500),
+    Budget("unseen", "lines", 12_269, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
-    Budget("unseen_bench", "lines", 5_975, 5_700),
-    Budget("tests", "lines", 16_176, 13_500),
+    Budget("unseen_bench", "lines", 6_000, 5_700),
+    Budget("tests", "lines", 16_194, 13_500),
     Budget("benchmarks", "lines", 2_828, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
@@ -79,7 +79,7 @@ BUDGETS = (
     Budget("detect", "files", 50, 30),
     Budget("observe", "functions", 169, 110, due="31"),
     Budget("observe", "files", 29, 20, due="31"),
-    Budget("bench", "functions", 266, 200),
+    Budget("bench", "functions", 268, 200),
     Budget("bench", "files", 44, 30),
 )
 
