@@ -64,7 +64,7 @@ BUDGETS = (
     Budget("unseen", "lines", 12_279, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 6_000, 5_700),
-    Budget("tests", "lines", 16_552, 13_500),
+    Budget("tests", "lines", 16_573, 13_500),
     Budget("benchmarks", "lines", 3_114, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
