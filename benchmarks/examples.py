@@ -2,7 +2,6 @@
 
     python benchmarks/examples.py FOLDER                                   # tin-near-0, imagenet200; minutes
     python benchmarks/examples.py FOLDER --suites tin-near-0 tin-near-2 --shots 5 --methods pooled neglabel --seeds 3
-    python benchmarks/examples.py FOLDER --shots 5 --methods zero-shot pooled --wrong 0.1    # a tenth is mislabelled
 
 Examples of a draw are the same for every method and left out of every stream. `zero-shot` is the recommended detector
 from names alone, on the same streams; `pooled` has the examples, of which one of each class with four or more teaches
@@ -49,9 +48,6 @@ def arguments_parser() -> ArgumentParser:
     parser.add_argument("--sets", nargs="+", help="unknown sets (default: all of a suite)")
     parser.add_argument("--shots", nargs="+", type=int, default=list(SHOTS), help="examples of each class")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--share", type=float, default=1.0, help="share of the classes that have examples (1)")
-    parser.add_argument("--wrong", type=float, default=0.0, help="share of the examples that carry another name (0)")
-    parser.add_argument("--uneven", action="store_true", help="a class has from 1 to SHOTS examples, drawn at random")
     parser.add_argument("--most", type=int, default=3000, help="images of each set, drawn at random (3000)")
     return parser
 
@@ -64,9 +60,6 @@ class Source(NamedTuple):
     shots: int
     seed: int
     most: int
-    share: float
-    wrong: float
-    uneven: bool
 
 
 class Drawn(NamedTuple):
@@ -85,13 +78,13 @@ def cases(arguments: Arguments) -> Iterator[Case]:
                         continue
                     for method in arguments.methods:
                         key = {"suite": suite, "set": name, "shots": shots, "seed": seed, "method": method}
-                        options = {name: getattr(arguments, name) for name in ("most", "share", "wrong", "uneven")}
-                        yield Case(key | options, functools.partial(judge, arguments.folder, **key, **options))
+                        key["most"] = arguments.most
+                        yield Case(key, functools.partial(judge, arguments.folder, **key))
 
 
-def judge(folder: Path, *, suite: str, set: str, method: str, most: int, **options: Any) -> Row:
+def judge(folder: Path, *, suite: str, set: str, method: str, **options: Any) -> Row:
     """The figures of one method on one stream; none where a class has too few images."""
-    source = Source(suite, folder, most=most, **options)
+    source = Source(suite, folder, **options)
     drawn = draw(source)
     if drawn is None:
         return {}
@@ -103,30 +96,20 @@ def judge(folder: Path, *, suite: str, set: str, method: str, most: int, **optio
 
 @functools.cache
 def draw(source: Source) -> Drawn | None:
-    """The examples of each known class, or of a share of them, and everything else."""
+    """The examples of each known class, and everything else."""
     pool = load_suite(source.suite, source.folder, source.most).pool
     generator = torch.Generator().manual_seed(source.seed)
     names = torch.randperm(len(pool.label[pool.is_id].unique()), generator=generator)
     chosen = []
-    for name in names[: round(source.share * len(names))].tolist():
+    for name in names.tolist():
         members = (pool.label == name).nonzero().squeeze(1)
         if len(members) < source.shots + FEWEST_LEFT:
             return None
-        count = int(torch.randint(source.shots, (), generator=generator)) + 1 if source.uneven else source.shots
-        chosen.append(members[torch.randperm(len(members), generator=generator)[:count]])
+        chosen.append(members[torch.randperm(len(members), generator=generator)[: source.shots]])
     rows = torch.cat(chosen)
     left = torch.ones(len(pool.z), dtype=torch.bool)
     left[rows] = False
-    label = mislabelled(pool.label[rows], len(names), source.wrong, generator)
-    return Drawn(Examples(pool.z[rows], label), pool[left.nonzero().squeeze(1)])
-
-
-def mislabelled(label: torch.Tensor, names: int, share: float, generator: torch.Generator) -> torch.Tensor:
-    """Labels of which a share, drawn at random, is that of another name."""
-    wrong = torch.randperm(len(label), generator=generator)[: round(share * len(label))]
-    found = label.clone()
-    found[wrong] = (label[wrong] + torch.randint(1, names, (len(wrong),), generator=generator)) % names
-    return found
+    return Drawn(Examples(pool.z[rows], pool.label[rows]), pool[left.nonzero().squeeze(1)])
 
 
 @functools.cache
@@ -153,13 +136,11 @@ def build(method: str, source: Source) -> Detector:
 
 
 def tables(rows: list[Row]) -> Iterator[str]:
-    """Yield tables per suite and share of classes, means over sets and draws: methods, verdicts, and what is gained."""
+    """Yield tables per suite, means over sets and draws: methods, verdicts, and what is gained."""
     measured = [row for row in rows if "margin_auroc" in row]
-    for (suite, share, wrong, uneven), streams in grouped(measured, "suite", "share", "wrong", "uneven").items():
+    for (suite,), streams in grouped(measured, "suite").items():
         sets = ", ".join(dict.fromkeys(row["set"] for row in streams))
-        about = f"{share:.0%} of the classes have examples{', unevenly' if uneven else ''}"
-        about += f", {wrong:.0%} of them with a wrong name" if wrong else ""
-        yield f"\n{suite} ({sets}), {about}: {' / '.join(FIGURES.values())}\n"
+        yield f"\n{suite} ({sets}): {' / '.join(FIGURES.values())}\n"
         yield from by_shots("needs examples", streams, FIGURES)
         own = [row for row in streams if row["method"] in OWN]
         yield "\nknown kept / unknown rejected at a recall of 95 %\n"

@@ -11,35 +11,33 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import random
 import re
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
+from PIL import Image
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
-from service_load import SPAWN, percentiles
-from soak import _free_port, _resident, _until_ready, samples
-from unseen.serve.client import Client
-from unseen.serve.http.auth import ApiKeys
-from unseen.serve.run import run
-from unseen.serve.settings import Settings
+from attacked import RAW, Neighbour, Service, labels_bytes
 from unseen_bench.run import command
 from unseen_bench.run.synthetic import label_space
+from unseen_bench.run.timing import percentiles
 
 STALL = 0.25  # seconds that the neighbour may wait
 BUDGET = 1 << 30  # bytes of the service's memory
 THREADS = 4
 ODD = ["", "\x00", "a" * 5000, "-1", "1e999", "NaN", "null", "[]", "{}", "💥", "../../etc/passwd", "%00", "\r\n\r\n"]
+MEDIA = (RAW, "application/vnd.safetensors", "application/vnd.apache.arrow.stream", "image/png")
+NEW = ('{"detector": "no"}', "{", '{"settings": {"a": 1e400}}', '{"detector": "mcm"}')
 
 
 def main() -> None:
@@ -56,142 +54,85 @@ def main() -> None:
 
 def fuzzed(folder: Path, requests: int, seed: int) -> dict[str, Any]:
     """What was answered, and how long the neighbour waited."""
-    labels, port, keys = label_space(20, 100, 64), _free_port(), ApiKeys(folder / "data")
-    labels.save(folder / "space")
-    bad, good = keys.add("bad", "admin"), keys.add("good", "admin")
-    process = SPAWN.Process(target=_serve, args=(folder / "data", port), daemon=True)
-    process.start()
-    url = f"http://127.0.0.1:{port}"
-    _until_ready(url)
-    try:
-        with Client(url, bad) as client:
-            stream = client.create(folder / "space", detector="online")
-            stream.state(folder / "state")
-        neighbour = Neighbour(url, good, folder / "space")
-        alone = neighbour.measured(3.0)
-        watch = threading.Event()
-        peaks: list[int] = []
-        watcher = threading.Thread(target=_watch, args=(process.pid, watch, peaks))
-        watcher.start()
-        fuzzers = [Fuzzer(url, bad, stream.id, folder, seed + number) for number in range(THREADS)]
-        threads = [threading.Thread(target=one.run, args=(requests // THREADS,)) for one in fuzzers]
-        beside = neighbour.measured_while(threads)
-        watch.set()
-        watcher.join()
-        answers = sum((one.answers for one in fuzzers), Counter[int]())
-    finally:
-        process.kill()
-        process.join()
-    defects = {status: count for status, count in answers.items() if status == 500}
-    row = {"requests": sum(answers.values()), "defects": sum(defects.values()), "peak_memory_mb": max(peaks) >> 20}
-    row |= {f"alone_{name}": value for name, value in percentiles(alone).items()} | {"alone_max_ms": 1e3 * max(alone)}
-    row |= {f"beside_{name}": value for name, value in percentiles(beside).items()} | {
-        "beside_max_ms": 1e3 * max(beside)
-    }
+    labels = label_space(20, 100, 64)
+    with Service(folder, "--encoder", "none") as service:
+        stream = service.create(labels)
+        fuzzers = [Fuzzer(service, stream, labels_bytes(labels), seed + number) for number in range(THREADS)]
+        with Neighbour(service, labels) as neighbour:
+            time.sleep(3)
+            alone, neighbour.times = neighbour.times, []
+            with ThreadPoolExecutor(THREADS) as pool:
+                answers = sum(pool.map(lambda one: one.run(requests // THREADS), fuzzers), Counter[int]())
+            beside = neighbour.times
+    row = {"requests": sum(answers.values()), "defects": answers[500], "peak_memory_mb": neighbour.peak >> 20}
+    for name, times in (("alone", alone), ("beside", beside)):
+        found = percentiles(times) | {"max_ms": 1e3 * max(times)}
+        row |= {f"{name}_{which}": value for which, value in found.items()}
     stalls = sum(seconds > STALL for seconds in beside)
     return {**row, "waits": len(beside), "stalls": stalls, "answers": dict(sorted(answers.items()))}
-
-
-class Neighbour:
-    """A tenant that observes one sample after another and notes how long each took."""
-
-    def __init__(self, url: str, key: str, space: Path) -> None:
-        self.client = Client(url, key, retries=0)
-        self.stream = self.client.create(space, detector="mcm")
-        self.z = samples(64, random.Random(1))[:1]
-
-    def measured(self, seconds: float) -> list[float]:
-        ends, times = time.monotonic() + seconds, []
-        while time.monotonic() < ends:
-            times.append(self._once())
-        return times
-
-    def measured_while(self, threads: list[threading.Thread]) -> list[float]:
-        for thread in threads:
-            thread.start()
-        times = []
-        while any(thread.is_alive() for thread in threads):
-            times.append(self._once())
-            time.sleep(0.01)
-        return times
-
-    def _once(self) -> float:
-        started = time.perf_counter()
-        self.stream.observe(self.z)
-        return time.perf_counter() - started
 
 
 class Fuzzer:
     """Requests that are wrong in one way or another; the choice follows a seed."""
 
-    def __init__(self, url: str, key: str, id: str, folder: Path, seed: int) -> None:
-        self.choice, self.id, self.answers = random.Random(seed), id, Counter[int]()
-        self.http = httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"}, timeout=30)
-        self.key, self.address = key, ("127.0.0.1", int(url.rpartition(":")[2]))
-        self.space, self.state = (folder / "space").read_bytes(), (folder / "state").read_bytes()
-        self.image = _png()
+    def __init__(self, service: Service, stream: str, space: bytes, seed: int) -> None:
+        self.choice, self.stream, self.answers = random.Random(seed), stream, Counter[int]()
+        self.key = {"authorization": f"Bearer {service.keys['a']}"}
+        self.address = (str(service.url.hostname), service.url.port or 0)
+        self.http = httpx.Client(base_url=service.url.geturl(), headers=self.key, timeout=30)
+        self.space, self.state = space, service.call("GET", f"{stream}/state")[1]
+        file = io.BytesIO()
+        Image.effect_noise((64, 64), 50).save(file, "png")
+        self.image = file.getvalue()
 
-    def run(self, requests: int) -> None:
+    def run(self, requests: int) -> Counter[int]:
+        """How often each status came back; 0 where the client could not send it, or the service hung up."""
         kinds = [self.header, self.json, self.rows, self.picture, self.label_space, self.old_state, self.path, self.raw]
         kinds += [self.form, self.message]
         for _ in range(requests):
             try:
                 self.answers[self.choice.choice(kinds)()] += 1
             except (httpx.HTTPError, httpx.InvalidURL, WebSocketException, OSError, ValueError):
-                self.answers[0] += 1  # the client could not send it, or the service hung up
+                self.answers[0] += 1
+        return self.answers
+
+    def post(self, verb: str, **content: Any) -> int:
+        return self.http.post(f"{self.stream}/{verb}", **content).status_code
 
     def header(self) -> int:
         names = ["host", "origin", "content-type", "content-length", "idempotency-key", "authorization", "x-request-id"]
         name = self.choice.choice([*names, "last-event-id", "prefer"])
         headers = {name.encode(): self.odd().encode("utf-8", "ignore")}
-        path = f"/v1/streams/{self.id}/{self.choice.choice(['observe', 'score'])}"
-        return self.http.post(path, content=b"{}", headers=headers).status_code
+        return self.post(self.choice.choice(["observe", "score"]), content=b"{}", headers=headers)
 
     def json(self) -> int:
         field = self.choice.choice(["features", "images", "keys", "names", "threshold", "settings", "odd"])
         value = self.choice.choice([[[1e308] * 64], ["x"], {"a": [1] * 50}, self.odd(), 10**30, True, None, [[]] * 100])
-        path = self.choice.choice([f"/v1/streams/{self.id}/observe", "/v1/streams", f"/v1/streams/{self.id}/restore"])
+        path = self.choice.choice([f"{self.stream}/observe", "/v1/streams", f"{self.stream}/restore"])
         text = json.dumps({field: value})
         if self.choice.random() < 0.3:
             text = text[: self.choice.randrange(len(text) + 1)]
         return self.http.post(path, content=text.encode(), headers={"content-type": "application/json"}).status_code
 
     def rows(self) -> int:
-        media = self.choice.choice(
-            [
-                "application/octet-stream",
-                "application/vnd.safetensors",
-                "application/vnd.apache.arrow.stream",
-                "image/png",
-            ]
-        )
         body = self.choice.randbytes(self.choice.choice([0, 1, 255, 256, 4096, 60_000]))
-        return self.http.post(f"/v1/streams/{self.id}/score", content=body, headers={"content-type": media}).status_code
+        return self.post("score", content=body, headers={"content-type": self.choice.choice(MEDIA)})
 
     def picture(self) -> int:
         files = [("images", (self.odd()[:50], self.altered(self.image)))] * self.choice.randint(1, 3)
-        return self.http.post(f"/v1/streams/{self.id}/score", files=files).status_code
+        return self.post("score", files=files)
 
     def label_space(self) -> int:
         files = {"space": self.altered(self.space)}
-        data = {
-            "stream": self.choice.choice(
-                ['{"detector": "no"}', "{", '{"settings": {"a": 1e400}}', '{"detector": "mcm"}']
-            )
-        }
-        return self.http.post("/v1/streams", files=files, data=data).status_code
+        return self.http.post("/v1/streams", files=files, data={"stream": self.choice.choice(NEW)}).status_code
 
     def old_state(self) -> int:
-        headers = {"content-type": "application/octet-stream"}
-        return self.http.post(
-            f"/v1/streams/{self.id}/restore", content=self.altered(self.state), headers=headers
-        ).status_code
+        return self.post("restore", content=self.altered(self.state), headers={"content-type": RAW})
 
     def path(self) -> int:
         method = self.choice.choice(["GET", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"])
-        parts = [
-            self.choice.choice(["v1", "streams", "f" * 16, "jobs", "snapshots", "labels", self.odd()]) for _ in range(3)
-        ]
+        words = ["v1", "streams", "f" * 16, "jobs", "snapshots", "labels", self.odd()]
+        parts = self.choice.choices(words, k=3)
         return self.http.request(method, "/" + "/".join(parts), params={"offset": self.odd(), "wait": "0"}).status_code
 
     def raw(self) -> int:
@@ -209,12 +150,12 @@ class Fuzzer:
         part = b'--x\r\ncontent-disposition: form-data; name="images"; filename="a"\r\n\r\nq\r\n'
         body = self.altered(part * self.choice.choice([1, 50, 2000, 3000]) + b"--x--\r\n")
         headers = {"content-type": "multipart/form-data; boundary=" + self.choice.choice(["x", "x", self.odd()[:80]])}
-        return self.http.post(f"/v1/streams/{self.id}/score", content=body, headers=headers).status_code
+        return self.post("score", content=body, headers=headers)
 
     def message(self) -> int:
         """Send a message over a WebSocket; return 500 where its answer says that it is a defect of ours."""
-        url = f"ws://{self.address[0]}:{self.address[1]}/v1/streams/{self.id}/observe"
-        with connect(url, additional_headers={"authorization": f"Bearer {self.key}"}) as connection:
+        url = f"ws://{self.address[0]}:{self.address[1]}{self.stream}/observe"
+        with connect(url, additional_headers=self.key) as connection:
             odd: list[str | bytes] = [self.odd(), json.dumps({"features": self.odd()}), self.altered(self.image)]
             connection.send(self.choice.choice(odd))
             answer = json.loads(connection.recv(timeout=20))
@@ -233,25 +174,6 @@ class Fuzzer:
             else:
                 del made[place : place + self.choice.randrange(1, 200)]
         return bytes(made)
-
-
-def _png() -> bytes:
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.effect_noise((64, 64), 50).save(file, "png")
-    return file.getvalue()
-
-
-def _serve(data: Path, port: int) -> None:
-    os.environ["UNSEEN_CACHE"] = str(data / "cache")
-    run(Settings(data, encoder=None, logs=data / "logs"), port=port, demo=False, announce=len)
-
-
-def _watch(pid: int | None, ended: threading.Event, peaks: list[int]) -> None:
-    while not ended.is_set():
-        peaks.append(_resident(pid))
-        ended.wait(0.1)
 
 
 if __name__ == "__main__":

@@ -30,16 +30,15 @@ from torch import Tensor
 from speed import naive_loop
 from unseen import LabelSpace, scan
 from unseen.detectors import Detector, Online, PooledEvidence
-from unseen.encoders.gpu_jpeg import resized
 from unseen.encoders.offline.encoder import SIZES, OfflineEncoder
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
-from unseen.images import Entry, Image, find_images
+from unseen.images import Entry, find_images
 from unseen.images.prefetch import usable_cores
 from unseen.scale import cluster, encode
 from unseen_bench.run import command
 from unseen_bench.run.command import Arguments
-from unseen_bench.run.jsonl import Row
+from unseen_bench.run.results import Row
 from unseen_bench.run.synthetic import label_space, near
 from unseen_bench.run.timing import median_seconds
 
@@ -51,7 +50,6 @@ MULTIPLICATIONS = 12 * (197 * 12 * 768**2 + 2 * 197**2 * 768) + 196 * 768**2 + 7
 PICTURES = {"500 x 375": ((500, 375), 93), "96 x 72": ((96, 72), 90)}  # width and height, quality
 DISTINCT = 256  # files; the rest are links to them, so that all are in memory
 GRAIN = 2.0  # levels of noise: as many bytes as photos have
-SHARES = (1.0, 0.5, 0.25)  # of a GPU, for each model of a cluster
 
 
 def main() -> None:
@@ -173,7 +171,6 @@ def tower(arguments: Arguments) -> Iterator[Row]:
 def files(arguments: Arguments) -> Iterator[Row]:
     encoder, batch = RandomOffline(device="cuda"), arguments.batches[0]
     for name, (size, quality) in PICTURES.items():
-        yield agreement(encoder, name, [picture(size, seed) for seed in range(32)])
         with tempfile.TemporaryDirectory() as folder:
             entries = list(find_images(write_files(Path(folder), size, quality, arguments.count)))
             for decoder in DECODERS:
@@ -191,19 +188,6 @@ def run(encoder: RandomOffline, entries: Sequence[Entry], decoder: str, batch: i
     started = time.perf_counter()
     done = sum(len(one.new) for one in encode_ahead(entries[:count], launcher, size=batch))
     return {"images/s": done / (time.perf_counter() - started), "images": done}
-
-
-@torch.inference_mode()
-def agreement(encoder: RandomOffline, name: str, pictures: Sequence[Pillow.Image]) -> Row:
-    """Vectors of pictures that torch resizes on the GPU against those that Pillow resizes."""
-    steps = encoder.byte_steps
-    expected = encoder.vectors(steps.cropped([Image("", one) for one in pictures]))
-    on_gpu: list[Tensor] = [torch.from_numpy(np.array(one)).permute(2, 0, 1).cuda() for one in pictures]
-    found = encoder.vectors(torch.stack([resized(one, steps) for one in on_gpu]))
-    took = device_seconds(lambda: [resized(one, steps) for one in on_gpu])
-    cosine = (expected * found).sum(1)
-    return {"case": f"{name}, resized by torch", "images/s": len(pictures) / took,
-            "mean cosine": float(cosine.mean()), "least cosine": float(cosine.min())}  # fmt: skip
 
 
 def picture(size: tuple[int, int], seed: int) -> Pillow.Image:
@@ -231,16 +215,15 @@ def write_files(folder: Path, size: tuple[int, int], quality: int, count: int) -
 def actors(arguments: Arguments) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         photos = write_files(Path(folder), *PICTURES["500 x 375"], arguments.count)
-        for share in SHARES:
-            job = encode.EncodeJob("offline", None, arguments.batches[0], gpus=share)
-            arrived, started = list[tuple[float, int]](), time.perf_counter()
-            with cluster.connect("local") as ray:
-                plan = encode.plan(ray, [photos], Path(folder) / f"{share}", job, size=encode.NUMBERS.shard)
-                for shard in encode.run(ray, plan, job):
-                    arrived.append((time.perf_counter() - started, shard.encoded))
-            (first, _), *others = arrived
-            running = sum(count for _, count in others) / (others[-1][0] - first)
-            yield {"case": f"Ray, {share:g} of the GPU each", "first s": first, "images/s, running": running}
+        job = encode.EncodeJob("offline", None, arguments.batches[0])
+        arrived, started = list[tuple[float, int]](), time.perf_counter()
+        with cluster.connect("local") as ray:
+            plan = encode.plan(ray, [photos], Path(folder) / "features", job, size=encode.NUMBERS.shard)
+            for shard in encode.run(ray, plan, job):
+                arrived.append((time.perf_counter() - started, shard.encoded))
+        (first, _), *others = arrived
+        running = sum(count for _, count in others) / (others[-1][0] - first)
+        yield {"case": "Ray, a model a GPU", "first s": first, "images/s, running": running}
 
 
 PARTS: Mapping[str, Callable[[Arguments], Iterator[Row]]] = {

@@ -2,7 +2,6 @@
 
     python benchmarks/service.py                     # a table
     python benchmarks/service.py --json              # one JSON object per line
-    python benchmarks/service.py --rows restart      # from a kill to ready: service_restart.py
 
 Everything is on loopback and bounded by --seconds per case; server and load share the machine's cores. `naive` observes
 one sample at a time with the same detector and writes nothing. Callers reuse connections and send float32 rows.
@@ -14,11 +13,17 @@ are those of a session that observes them in that order.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import re
+import selectors
+import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -27,13 +32,16 @@ import uvicorn
 from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 
-import service_restart
-from service_load import SPAWN, Load, cpu_seconds, observes, percentiles, service
 from unseen import LabelSpace, Session, detectors
+from unseen.serve.client import Client
+from unseen.serve.run import listening_socket, run
+from unseen.serve.settings import Settings
 from unseen_bench.run import Row, command, markdown_table
 from unseen_bench.run.command import Arguments
 from unseen_bench.run.synthetic import label_space, stream
+from unseen_bench.run.timing import percentiles
 
+SPAWN = multiprocessing.get_context("spawn")
 LOADS = ("batched", "single", "one")  # of requests with many samples or one; of one caller
 VERIFIED = 1024  # samples whose margins are computed again
 
@@ -52,12 +60,8 @@ def main() -> None:
     parser.add_argument("--folder", default=None, help="where the journal goes; a real disk, not a memory file system")
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
-    parser.add_argument("--rows", choices=ROWS, default="throughput")
-    parser.add_argument("--cases", nargs="+", choices=service_restart.CASES, default=list(service_restart.CASES))
-    parser.add_argument("--samples", type=int, default=100_000, help="of the restart with many samples: minutes")
     arguments = command.parse(parser)
-    measured, shown = ROWS[arguments.rows]
-    command.show(measured(arguments), arguments, shown)
+    command.show(measure_all(arguments), arguments, table)
 
 
 def measure_all(arguments: Arguments) -> Iterator[Row]:
@@ -106,10 +110,22 @@ def measure(
     return row | {"errors": errors}
 
 
+def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
+    def announce(text: str) -> None:
+        threading.Thread(target=create, args=(text.split()[2],), daemon=True).start()
+
+    def create(url: str) -> None:
+        with Client(url, retries=20) as client:
+            client.ask("GET", "/readyz", again=True)
+            remote = client.create(space, detector=detector)
+        pipe.send((url.removeprefix("http://"), f"/v1/streams/{remote.id}/observe"))
+
+    settings = Settings(data, encoder=None, compute=threads)
+    run(settings, port=0, demo=False, announce=announce)
+
+
 def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
     """Serve what a first version would be: a lock, one sample at a time, nothing on disk."""
-    from unseen.serve.run import listening_socket
-
     session = Session(detectors.make(detector, LabelSpace.load(space)))
     lock = threading.Lock()
     app = FastAPI()
@@ -127,6 +143,81 @@ def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str, t
     listener = listening_socket("127.0.0.1", 0)
     pipe.send((f"127.0.0.1:{listener.getsockname()[1]}", "/observe"))
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
+
+
+def observes(host: str, path: str, z: torch.Tensor, batch: int) -> list[bytes]:
+    """Requests that observe batches of samples as float32 rows."""
+    bodies = [part.numpy().tobytes() for part in z.split(batch) if len(part) == batch]
+    head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/octet-stream\r\n"
+    return [f"{head}content-length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
+
+
+@dataclass
+class Caller:
+    """One connection that asks again as soon as it is answered."""
+
+    socket: socket.socket
+    number: int  # of the body it sends
+    started: float = 0.0
+    buffer: bytes = b""
+
+
+class Load:
+    """Callers in one thread that keep a server busy, and everything it answered."""
+
+    def __init__(self, host: str, requests: list[bytes], clients: int) -> None:
+        self.requests = requests
+        self.address = (host.split(":")[0], int(host.split(":")[1]))
+        self.clients = clients
+        self.times: list[float] = []
+        self.answers: list[tuple[int, bytes]] = []  # which body, what was said of it
+        self.errors = 0
+
+    def run(self, seconds: float) -> float:
+        """For how long the callers called; the answers to the last requests count and are waited for."""
+        selector, started = selectors.DefaultSelector(), time.perf_counter()
+        for number in range(self.clients):
+            connection = socket.create_connection(self.address, timeout=60)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            caller = Caller(connection, number)
+            selector.register(connection, selectors.EVENT_READ, caller)
+            self._ask(caller)
+        while selector.get_map():
+            for key, _ in selector.select(60):
+                if self._heard(key.data):
+                    key.data.number += self.clients
+                    if time.perf_counter() - started < seconds:
+                        self._ask(key.data)
+                        continue
+                    selector.unregister(key.data.socket)
+                    key.data.socket.close()
+        return time.perf_counter() - started
+
+    def _ask(self, caller: Caller) -> None:
+        caller.started, caller.buffer = time.perf_counter(), b""
+        caller.socket.sendall(self.requests[caller.number % len(self.requests)])
+
+    def _heard(self, caller: Caller) -> bool:
+        came = caller.socket.recv(1 << 20)
+        if not came:
+            raise ConnectionError("the server hung up")
+        caller.buffer += came
+        head, found, body = caller.buffer.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE) if found else None
+        if length is None or len(body) < int(length[1]):
+            return False
+        self.times.append(time.perf_counter() - caller.started)
+        if head.startswith(b"HTTP/1.1 200"):
+            self.answers.append((caller.number % len(self.requests), body))
+        else:
+            self.errors += 1
+        return True
+
+
+def cpu_seconds(pid: int | None) -> float:
+    """The seconds of CPU time a process has used, by Linux's count."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def verify(answers: list[tuple[int, bytes]], labels: LabelSpace, z: torch.Tensor, detector: str, batch: int) -> None:
@@ -163,10 +254,6 @@ def cells(row: Row, rows: list[Row]) -> tuple[str, ...]:
 
 
 SERVERS: dict[str, Callable[..., None]] = {"durable": service, "naive": naive}
-ROWS = {
-    "throughput": (measure_all, table),
-    "restart": (service_restart.measure_all, service_restart.table),
-}
 
 if __name__ == "__main__":
     main()

@@ -11,31 +11,36 @@ that log lines and keys read jumps. At the end every acknowledged sample must be
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import resource
 import signal
 import socket
+import sqlite3
 import sys
 import tempfile
 import threading
 import time
 import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from service_load import SPAWN, journal_blocks, percentiles
 from unseen.errors import ServiceError
 from unseen.serve.client import Client
 from unseen.serve.run import listening_socket, run
 from unseen.serve.settings import Durability, Settings
 from unseen_bench.run import Row, command
 from unseen_bench.run.synthetic import label_space
+from unseen_bench.run.timing import percentiles
 
+SPAWN = multiprocessing.get_context("spawn")
 ROOM = 12 << 20  # bytes a file may have while the disk counts as full
 BUDGET = 1 << 30  # bytes of memory that the service may take at most
 CALLERS = 6
@@ -160,8 +165,11 @@ class Soak:
         return row | {"peak_memory_mb": self.peak >> 20, "refused": self.calls.refused, **self.faults}
 
     def _journal(self, id: str) -> torch.Tensor:
-        blocks = journal_blocks(self.folder / "data" / "streams" / id, self.labels.dim)
-        return torch.cat([torch.empty(0, self.labels.dim), *blocks])
+        """The samples in a stream's journal, read by nothing but SQLite."""
+        with closing(sqlite3.connect(self.folder / "data" / "streams" / id / "journal.db")) as db:
+            rows = db.execute("SELECT payload FROM entries WHERE kind = 'observe' ORDER BY id").fetchall()
+        samples = np.frombuffer(bytearray().join(row[0] for row in rows), dtype=np.float32)
+        return torch.from_numpy(samples).view(-1, self.labels.dim)
 
 
 class Calls:
@@ -178,10 +186,7 @@ class Calls:
         choice = random.Random(number)
         with Client(url, retries=0, timeout=10) as client:
             while not self.stopping.is_set():
-                id, z = (
-                    choice.choice(self.ids),
-                    samples(self.labels.dim, choice),
-                )
+                id, z = choice.choice(self.ids), samples(self.labels.dim, choice)
                 self._until_answered(client, id, z)
 
     def _until_answered(self, client: Client, id: str, z: torch.Tensor) -> None:
@@ -224,12 +229,8 @@ def _serve(data: Path, port: int, jump: float) -> None:
         real = time.time
         time.time = lambda: real() + jump
     durability = Durability(every=2000, retain=10**7)
-    run(
-        Settings(data, encoder=None, durability=durability, logs=data / "logs"),
-        port=port,
-        demo=False,
-        announce=len,
-    )
+    settings = Settings(data, encoder=None, durability=durability, logs=data / "logs")
+    run(settings, port=port, demo=False, announce=len)
 
 
 def _write(path: Path, seconds: float) -> None:

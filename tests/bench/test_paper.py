@@ -24,7 +24,6 @@ from unseen_bench.methods.prompts import REGISTRY
 from unseen_bench.mining import Corpus, find_miner, mine, wordnet
 from unseen_bench.oracles import ORACLES
 from unseen_bench.run import leaderboard, paper
-from unseen_bench.suites import tables
 
 REPO = Path(__file__).parents[2]
 
@@ -300,4 +299,4 @@ def test_feature_files_of_a_suite_are_those_its_table_names():
         "images-imagenet_val5.safetensors",
     ]
     assert "suites.json" in suites.feature_files_of("imagenet200")
-    assert tables.names() == sorted(tables.names())
+    assert suites.names() == sorted(suites.names())

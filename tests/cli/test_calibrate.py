@@ -69,7 +69,7 @@ def test_a_guarantee_says_what_it_promises_and_what_it_costs() -> None:
 
 def test_detect_is_told_by_photos_and_renews_a_guarantee_as_the_stream_grows(known: Path) -> None:
     (known / "red" / "broken.png").write_bytes(b"x")
-    result = detect("photos", *NAMES, "--calibrate", "known", *STATE, "--batch", "4", code=1)
+    result = detect("photos", *NAMES, "--calibrate", "known", *STATE, batch=4, code=1)
     assert "30 photos of known names · threshold" in result.stderr
     assert "skipped 1" in result.stderr
     assert len(session().told.z) == 30
@@ -89,12 +89,11 @@ def test_photos_that_look_unlike_their_class_are_named_and_left_out(known: Path)
     detect("photos", *NAMES, *STATE)
     save_shade(known / "red" / "odd.png", (0, 9, 255))
     said = " ".join(run("calibrate", "known", *STATE).stderr.split())
-    assert "known/red/odd.png looks unlike its class: left out of the threshold; --keep-odd keeps it" in said
+    assert "known/red/odd.png looks unlike its class: left out of the threshold; calibrate --keep-odd keeps it" in said
     left_out = session()
     assert len(left_out.told.z) == 30
     detect("photos", *NAMES, "--state", "kept.safetensors")
-    said = run("calibrate", "known", "--state", "kept.safetensors", "--keep-odd").stderr
-    assert "odd.png" not in said
+    assert "odd.png" not in run("calibrate", "known", "--state", "kept.safetensors", "--keep-odd").stderr
     kept = Session.load("kept.safetensors")
     assert len(kept.told.z) == 31
     assert kept.threshold < left_out.threshold

@@ -64,7 +64,7 @@ def stop_after(encoder: NamedColours, calls: int, stop: Any) -> None:
 
 
 def test_every_photo_gets_one_line_in_order(photos: Path) -> None:
-    result = detect("photos", *NAMES, "--batch", "5")
+    result = detect("photos", *NAMES, batch=5)
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines] == [str(Path("photos") / path.name) for path in sorted(photos.iterdir())]
     assert re.fullmatch(r"photos/00-red.png +known +red +\d+ %", lines[0])
@@ -111,7 +111,7 @@ def test_a_second_run_needs_no_names_and_two_runs_learn_what_one_long_run_learns
         (tmp_path / folder).mkdir()
         for path in [sorted(photos.iterdir())[i] for i in keep]:
             os.link(path, tmp_path / folder / path.name)
-    parts = margins(detect("first", *NAMES, *STATE, "--batch", "3", "--json"))
+    parts = margins(detect("first", *NAMES, *STATE, "--json", batch=3))
     second = detect("second", *STATE, "--json")
     assert list(parts | margins(second)) == list(whole)
     assert margins(second) == pytest.approx({name: whole[name] for name in margins(second)})
@@ -122,13 +122,13 @@ def test_a_second_run_needs_no_names_and_two_runs_learn_what_one_long_run_learns
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 def test_a_stop_keeps_what_was_printed_and_the_same_command_ends_as_one_run(encoder: NamedColours, kind: int) -> None:
-    whole = margins(detect("photos", *NAMES, "--json", "--state", "whole.safetensors", "--batch", "4"))
+    whole = margins(detect("photos", *NAMES, "--json", "--state", "whole.safetensors", batch=4))
     stop_after(encoder, 4, partial(signal.raise_signal, kind))
-    stopped = detect("photos", *NAMES, *STATE, "--batch", "4", "--report", "r.html", code=1)
+    stopped = detect("photos", *NAMES, *STATE, "--report", "r.html", batch=4, code=1)
     assert len(stopped.stdout.splitlines()) == seen() == 4
     assert "stopped: what is printed is kept" in stopped.stderr
     assert Path("r.html").is_file()
-    resumed = margins(detect("photos", *NAMES, *STATE, "--json", "--batch", "5"))  # a batch of both kinds
+    resumed = margins(detect("photos", *NAMES, *STATE, "--json", batch=5))  # a batch of both kinds
     assert resumed == pytest.approx(whole)
     assert list(resumed) == list(whole)
     assert seen() == 12
@@ -160,12 +160,12 @@ def test_no_learn_leaves_every_file_as_it_is(tmp_path: Path, photos: Path) -> No
 def test_after_a_kill_what_came_after_the_last_write_is_learned_again(tmp_path: Path, encoder: NamedColours) -> None:
     left: dict[str, bytes] = {}
     stop_after(encoder, 1, lambda: left.update(kept(tmp_path)))  # what a kill would leave
-    whole = margins(detect("photos", *NAMES, *STATE, "--json", "--batch", "1"))
+    whole = margins(detect("photos", *NAMES, *STATE, "--json", batch=1))
     for name, content in left.items():
         (tmp_path / name).write_bytes(content)
     before = seen()
     assert 0 < before < 12
-    result = detect("photos", *NAMES, *STATE, "--json", "--batch", "1")
+    result = detect("photos", *NAMES, *STATE, "--json", batch=1)
     assert rows(result)[-1]["summary"]["learned_before"] == before
     assert margins(result) == pytest.approx(whole)
 
@@ -210,11 +210,10 @@ def test_saving_takes_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_features_are_encoded_once(photos: Path, encoder: NamedColours) -> None:
-    options = ("photos", *NAMES, "--features", "kept", "--json")
-    before = margins(detect(*options))
+    before = margins(detect("photos", *NAMES, *STATE, "--json"))
     assert encoder.calls == 12
     save_shade(photos / "00-red.png", (255, 9, 9))
-    after = margins(detect(*options))
+    after = margins(detect("photos", *STATE, "--json"))
     assert encoder.calls == 13
     assert before.keys() == after.keys()
 
@@ -231,11 +230,8 @@ def test_vectors_lie_beside_the_state_so_that_a_repeat_encodes_nothing(
     assert row["margin"] == pytest.approx(first["02-blue.png"], rel=1e-4)
 
 
-def test_vectors_are_not_kept_without_a_state_or_where_none_is_asked_for_or_of_another_encoder(
-    encoder: NamedColours,
-) -> None:
+def test_vectors_are_not_kept_without_a_state_or_where_nothing_is_learned(encoder: NamedColours) -> None:
     detect("photos", *NAMES)
-    detect("photos", *NAMES, *STATE, "--features", "none")
     detect("photos", *NAMES, "--state", "t.safetensors", "--no-learn")
     assert not list(Path().glob("*.features"))
     detect("photos", *NAMES, "--state", "u.safetensors")
@@ -343,8 +339,7 @@ def test_a_state_without_its_space_or_with_another_is_refused() -> None:
 
 def test_a_folder_is_judged_at_its_end_by_everything_learned(photos: Path) -> None:
     (photos / "05-broken.png").write_bytes(BROKEN)
-    options = ("photos", *NAMES, *STATE, "--json", "--batch", "4", "--report", "r.html")
-    *found, last = rows(detect(*options, code=1))
+    *found, last = rows(detect("photos", *NAMES, *STATE, "--json", "--report", "r.html", code=1))
     judged = [row for row in found if "margin" in row]
     assert [row["threshold"] for row in judged] == pytest.approx([last["summary"]["threshold"]] * 12)
     assert margins_of(session(), photos) == pytest.approx({Path(row["key"]).name: row["margin"] for row in judged})
@@ -378,7 +373,7 @@ def test_photos_that_came_while_one_kind_was_seen_alone_are_judged_as_their_copi
 
 
 def test_live_prints_verdicts_as_photos_come(encoder: NamedColours, capsys: pytest.CaptureFixture[str]) -> None:
-    *live, _ = rows(detect("photos", *NAMES, "--json", "--batch", "4", "--live"))
+    *live, _ = rows(detect("photos", *NAMES, "--json", "--live"))
     assert len({row["threshold"] for row in live}) > 1
     streamed = Session(detectors.make("default", LabelSpace.build(["red", "green"], encoder)))
     photos = [image for batch in read_images("photos") for image in batch]
@@ -392,7 +387,7 @@ def test_only_prints_the_verdicts_that_are_asked_for_and_counts_all() -> None:
 
 
 def test_an_alarm_is_raised_once_and_told() -> None:
-    options = ["photos", "--label", "red", "--alarm", "0.01", "--batch", "4", "--json"]
+    options = ["photos", "--label", "red", "--alarm", "0.01", "--json"]
     result = detect(*options, "--threshold", "1e6")
     assert result.stderr.count("alarm at image") == 1
     assert "more than 1 % of the images are unknown" in result.stderr

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,13 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("unseen.encoders.load_encoder", lambda name: HashEncoder())
+    monkeypatch.setattr(LabelSpace, "build", partial(LabelSpace.build, everyday=30))
     (tmp_path / "classes.txt").write_text("# mine\ncat\ndog\n")
     (tmp_path / "others.txt").write_text("wolf\n")
 
 
 def run(*options: str) -> tuple[str, str]:
-    result = command("mine", *options, "--everyday", "30")
+    result = command("mine", *options)
     return result.stdout, result.stderr
 
 
@@ -46,11 +48,11 @@ def test_json_is_one_object_with_the_manifest_and_the_tree_around_each_name() ->
 
 
 def test_show_prints_the_tree_around_names_and_messages_go_to_stderr() -> None:
-    out, err = run("--labels", "classes.txt", "--show", "--far", "5")
+    out, err = run("--labels", "classes.txt", "--show")
     assert "cat < feline < carnivore" in out
     assert "nearest name  dog" in out
     assert "2 names + " in err
-    assert "relatives + 30 everyday words + 5 far words" in " ".join(err.split())
+    assert "relatives + 30 everyday words" in " ".join(err.split())
 
 
 def test_a_slip_of_the_pen_is_warned_about_and_is_no_error() -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import typer
 from typer.testing import CliRunner, Result
@@ -23,7 +24,12 @@ def rows(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
 
 
-detect = partial(run, "detect")
+def detect(*words: object, batch: int = 32, code: int = 0) -> Result:
+    """The result of `unseen detect`, with so many photos between two looks at Ctrl-C and at the time."""
+    from unseen.cli.run import photo_steps  # late: it imports torch, and tools count options without
+
+    with patch("unseen.cli.run.photo_steps", partial(photo_steps, size=batch)):
+        return run("detect", *words, code=code)
 
 
 def leaf_of(words: Sequence[str]) -> Any:

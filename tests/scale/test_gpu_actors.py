@@ -1,4 +1,4 @@
-"""GPU actors without a GPU: batches by the memory of the device, the precision asked for, a cluster that has none."""
+"""GPU actors without a GPU: batches by the memory of the device, a cluster that has none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from helpers.inline_ray import InlineRay
-from helpers.tiny_models import save_clip
-from unseen.encoders import load_encoder
 from unseen.errors import SettingError
 from unseen.scale.encode import DecodedAhead, EncodeJob, EncoderActor, plan
 
@@ -44,16 +42,9 @@ def test_one_image_that_does_not_fit_is_an_error() -> None:
         actor(0).vectors(torch.zeros(3, 2))
 
 
-def test_an_actor_computes_in_the_precision_asked_for(tmp_path: Path) -> None:
-    model = str(save_clip(tmp_path))
-    found = EncoderActor(EncodeJob(model, "cpu", precision="bfloat16"), tmp_path, load_encoder(model).fingerprint)
-    found.load()
-    assert next(iter(found.model.model.parameters())).dtype == torch.bfloat16  # type: ignore[attr-defined]
-
-
 def test_a_cluster_without_a_gpu_says_so_instead_of_waiting_for_one(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"expected a node with a GPU, of which every model gets 0\.5"):
-        plan(InlineRay(), ["photos"], tmp_path, EncodeJob("offline", "cuda", gpus=0.5))
+    with pytest.raises(SettingError, match=r"expected a node with a GPU, of which every model gets one"):
+        plan(InlineRay(), ["photos"], tmp_path, EncodeJob("offline", "cuda"))
     assert not list(tmp_path.iterdir())
 
 

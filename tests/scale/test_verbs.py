@@ -157,15 +157,15 @@ def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources
     store = f"local://{tmp_path}"  # a file system of fsspec's, where a cluster would use one of an object store
     where = [source if "list" in source else f"local://{source}" for source in sources]
     job = scaled_encode.EncodeJob(str(model), "cpu", actors=1)
-    plan = scaled_encode.plan(ray, where, store, job, size=40, form="parquet")
+    plan = scaled_encode.plan(ray, where, store, job, size=40)
     blocked = tmp_path / plan.shards[1].name
     blocked.mkdir()  # no file can take the place of a folder
     monkeypatch.setattr(pool, "MAX_ATTEMPTS", 2)
     with pytest.raises(DataError, match=r"got 2 undone \(80 images, .* the same command tries the rest again"):
         list(scaled_encode.run(ray, _deadly(plan, 2), job))
     blocked.rmdir()
-    assert len(list(tmp_path.glob("*.parquet"))) == 2
-    words = ["encode", *where, "--encoder", str(model), "-o", store, "--ray", "local", "--format", "parquet"]
+    assert len(list(tmp_path.glob("[0-9]*.safetensors"))) == 2
+    words = ["encode", *where, "--encoder", str(model), "-o", store, "--ray", "local"]
     result = CliRunner().invoke(app, [*words, "--device", "cpu", "--json"], catch_exceptions=False)
     assert result.exit_code == 1  # some input was skipped
     *rows, last = [json.loads(line) for line in result.stdout.splitlines()]
@@ -183,8 +183,6 @@ def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources
 
 def test_misuse_is_refused_before_work_begins(ray, model, sources, tmp_path):
     job = scaled_encode.EncodeJob(str(model), "cpu")
-    with pytest.raises(SettingError, match="expected a format"):
-        scaled_encode.plan(ray, sources, tmp_path, job, form="csv")
     with pytest.raises(SettingError, match="got a video"):
         scaled_encode.plan(ray, ["film.mp4"], tmp_path, job)
 

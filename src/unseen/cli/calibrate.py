@@ -20,7 +20,7 @@ def calibrate(
     guarantee: Annotated[
         bool, typer.Option("--guarantee", help="Keep a new known image with this probability, whatever it costs.")
     ] = False,
-    keep_odd: options.KeepOdd = False,
+    keep_odd: Annotated[bool, typer.Option("--keep-odd", help="Keep photos that look unlike their class.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Set the threshold of a state by photos that show your names for certain. Nothing is learned.

@@ -35,20 +35,11 @@ def detect(
     recall: options.Recall = None,
     threshold: options.Threshold = None,
     calibrate: options.Calibrate = None,
-    keep_odd: options.KeepOdd = False,
     only: options.Only = None,
     live: options.Live = False,
     alarm: options.Alarm = None,
     learn: options.Learn = True,
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder that keeps vectors, so that nothing is encoded twice, or none (default: beside the state).",
-            **options.MORE,
-        ),
-    ] = None,
     device: options.Device = None,
-    batch: options.Batch = 32,
     stride: options.Stride = 1,
     boxes: Annotated[
         Path | None, typer.Option(help="Judge each box of a detector: COCO .json, .csv, YOLO or VOC folder.", **REGIONS)
@@ -76,8 +67,6 @@ def detect(
     Files that the state has learned are judged and not learned twice: a command that was stopped can be repeated.
     """
     output.check_folders(state, report)
-    if features not in (None, "none"):
-        output.check_writable(Path(features))
     regions = _regions(photos, boxes, pad, windows, file, keep)
     form = output.Format.of(as_json=as_json, path=None if regions and regions.target else file, only=only)
     form = form._replace(fields=output.REGION_FIELDS) if regions else form
@@ -88,13 +77,13 @@ def detect(
     from unseen.report.stream_page import StreamLog
     from unseen.storage.locks import content_mark
 
-    chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate, keep_odd), content_mark(state)
+    chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     alarms, log = StreamAlarms.of(alarm), StreamLog.beside(report) if report else None
     entries = regions.entries if regions else find_images(photos, stride=stride)
     has_end = isinstance(entries, Sized)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
-    cache = session.vector_cache(features, state if learn and has_end else None, ready.model)
+    cache = session.vector_cache(state if learn and has_end else None, ready.model)
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
         stream = run.Run(ready.session, lines, state, mark, learn, ready.known_images, alarms, log)
@@ -103,9 +92,9 @@ def detect(
         if state and learn:
             stream.learned = run.LearnedFiles.of_state(state, stream.seen)
         total = len(entries) if isinstance(entries, Sized) else None
-        stream.go(run.photo_steps(entries, ready.model, cache, size=batch), unit="images", total=total)
+        stream.go(run.photo_steps(entries, ready.model, cache), unit="images", total=total)
     if regions:
-        regions.finish(state if learn else None)
+        regions.finish(state if learn else None, log)
     raise stream.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)
 
 

@@ -27,11 +27,7 @@ def encode(
     encoder: options.Encoder = "offline",
     as_json: options.AsJson = False,
     device: options.Device = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="Of products: float32 or bfloat16. Default: by the device.", **options.MORE),
-    ] = None,
-    batch: options.Batch = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Images per step.", **options.MORE)] = 64,
     stride: options.Stride = 1,
     decode: Annotated[
         str,
@@ -39,9 +35,6 @@ def encode(
             help="pillow, or gpu: plain JPEG files on the GPU, much faster; vectors differ a little.", **options.MORE
         ),
     ] = "pillow",
-    form: Annotated[
-        str, typer.Option("--format", help="Of the feature files: safetensors or parquet.", **options.MORE)
-    ] = "safetensors",
     ray: options.Ray = None,
     shard: Annotated[
         int | None, typer.Option(min=1, help="With --ray: images per feature file (default: 256).", **options.MORE)
@@ -49,9 +42,6 @@ def encode(
     actors: Annotated[
         int | None, typer.Option(min=1, help="With --ray: models (default: per GPU or core).", **options.MORE)
     ] = None,
-    gpus: Annotated[
-        float, typer.Option(help="With --ray: share of a GPU for each model.", min=0.01, max=1.0, **options.MORE)
-    ] = 1.0,
 ) -> None:
     """Encode images to features on disk, so that scoring them takes seconds.
 
@@ -65,23 +55,22 @@ def encode(
         from unseen.scale import cluster
         from unseen.scale import encode as scaled
 
-        job = scaled.EncodeJob(encoder, device, batch, actors, gpus, precision)
+        job = scaled.EncodeJob(encoder, device, batch, actors)
         with cluster.connect(ray) as joined:
-            plan = scaled.plan(joined, sources, folder, job, size=shard or scaled.NUMBERS.shard, form=form)
+            plan = scaled.plan(joined, sources, folder, job, size=shard or scaled.NUMBERS.shard)
             batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
             run = EncodeRun(as_json, plan.already)
             raise run.finish(batches, plan.total, plan.model.name, folder)
 
     from unseen import encoders
-    from unseen.encoders.device import named_precision
     from unseen.features import FeatureCache, encode_images
     from unseen.features.encoding import check_decoder
     from unseen.images import find_images
 
     entries = find_images(sources, stride=stride)
-    model = encoders.load_encoder(encoder, device=device, dtype=named_precision(precision))
+    model = encoders.load_encoder(encoder, device=device)
     check_decoder(model, decode)
-    cache = FeatureCache(folder, model, form=form)
+    cache = FeatureCache(folder, model)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
     total = len(entries) - already if isinstance(entries, Sized) else None
     encoded = encode_images(entries, model, cache, size=batch, decoder=decode)

@@ -139,7 +139,7 @@ def warn_odd(keys: Sequence[str]) -> None:
     looks, its, it = ("looks", "its", "it") if len(keys) == 1 else ("look", "their", "them")
     if keys:
         shown = ", ".join(keys[:SHOWN]) + more
-        output.warn(f"{shown} {looks} unlike {its} class: left out of the threshold; --keep-odd keeps {it}")
+        output.warn(f"{shown} {looks} unlike {its} class: left out of the threshold; calibrate --keep-odd keeps {it}")
 
 
 def names_of(

@@ -13,7 +13,6 @@ from unseen.errors import LabelError
 
 if TYPE_CHECKING:
     from unseen import LabelSpace
-    from unseen.labels import Prompt
 
 SHOWN = 20
 
@@ -34,16 +33,7 @@ def mine(
     show: Annotated[bool, typer.Option("--show", help="Print what lies nearest to each name, to judge it.")] = False,
     as_json: options.AsJson = False,
     relatives: options.Relatives = None,
-    everyday: options.Everyday = None,
-    far: options.Far = None,
     never: options.Never = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            help="Template such as 'The nice {}.', or nice, neglabel, photo, csp, or learned vectors, .safetensors.",
-            **options.MORE,
-        ),
-    ] = None,
 ) -> None:
     """Choose negatives for your names and write a label space.
 
@@ -66,7 +56,7 @@ def mine(
             raise LabelError("expected one label space for --examples, got several; mine them one by one")
         taught.check_names(*wanted.values())
     files = output_files(file, wanted)
-    settings = {"relatives": relatives, "everyday": everyday, "far": far, "never": never, "prompt": _prompt(prompt)}
+    settings = {"relatives": relatives, "never": never}
     given = {name: value for name, value in settings.items() if value is not None}
     model = encoders.load_encoder(encoder)
     made = {name: spaces.make_space(own, model, **given) for name, own in wanted.items()}
@@ -74,13 +64,6 @@ def mine(
         space = taught.teach(space, model) if taught else space
         space.save(files[name])
         _print_space(space, files[name], show=show, as_json=as_json)
-
-
-def _prompt(prompt: str | None) -> str | Prompt | None:
-    """The prompt of that name or template, or learned vectors from a file."""
-    from unseen.labels import LearnedPrompts
-
-    return LearnedPrompts.load(Path(prompt)) if prompt and prompt.endswith(".safetensors") else prompt
 
 
 def named_spaces(paths: Sequence[Path], given: list[str] | None) -> dict[str, list[str]]:

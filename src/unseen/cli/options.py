@@ -31,15 +31,12 @@ Examples = Annotated[
 Relatives = Annotated[
     int | None, typer.Option(min=0, help="Words that stand beside your names in WordNet (default: 1,500).", **MORE)
 ]
-Everyday = Annotated[int | None, typer.Option(min=0, help="Words for everyday things (default: 1,500).", **MORE)]
-Far = Annotated[int | None, typer.Option(min=0, help="Words that are least like your names (default: 0).", **MORE)]
 Never = Annotated[
     list[str] | None, typer.Option(help="A word of your own that is none of your names; may be given again.", **MORE)
 ]
 
 # images and features
 Photos = Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")]
-Batch = Annotated[int, typer.Option(min=1, help="Images per step.", **MORE)]
 Stride = Annotated[int, typer.Option(min=1, help="Take every n-th frame of a video.", **MORE)]
 Features = Annotated[
     str, typer.Argument(help="A folder from `unseen encode`, a .safetensors file with `features` [n, d], or .parquet.")
@@ -66,9 +63,6 @@ Calibrate = Annotated[
     typer.Option(
         help="Photos of your names (folder, folder per class, features): they tell where the threshold lies.", **MORE
     ),
-]
-KeepOdd = Annotated[
-    bool, typer.Option("--keep-odd", help="Keep calibration photos that look unlike their class.", **MORE)
 ]
 Only = Annotated[
     list[str] | None, typer.Option(help="Print known, doubtful or unknown images only; may be given again.", **MORE)

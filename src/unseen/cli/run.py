@@ -34,6 +34,7 @@ from unseen.storage.files import load_tensors, save_tensors
 from unseen.storage.locks import check_unchanged, locked
 from unseen.verdicts import VERDICTS, Verdicts
 
+BATCH = 32  # photos between two looks at Ctrl-C
 SAVING_SHARE = 0.02  # of the time of a run: so long runs do not pay for a state that is written whole
 LEARNED_KIND = "learned-files"
 MOST_LEARNED = 1 << 17  # images of which a state remembers that it learned them, the latest; 16 bytes each
@@ -53,7 +54,7 @@ class Step(NamedTuple):
 
 
 def photo_steps(
-    entries: Iterable[Entry], model: Encoder, cache: FeatureCache | None = None, *, size: int
+    entries: Iterable[Entry], model: Encoder, cache: FeatureCache | None = None, *, size: int = BATCH
 ) -> Iterator[Step]:
     """Yield images as they are read and encoded."""
     for batch, z in stream_images(entries, model, cache, size=size):

@@ -18,6 +18,7 @@ from unseen.cli import options, output
 from unseen.errors import MissingExtra, SettingError, check_choice
 
 ACTIONS = ("list", "add", "revoke", "rotate")
+GRACE = 86_400  # seconds that a rotated key stays good
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -28,12 +29,6 @@ def serve(
     demo: Annotated[bool, typer.Option("--demo", help="Start with the images inside the package.")] = False,
     encoder: Annotated[str, typer.Option(help="Encoder for images and names, or none.")] = "offline",
     as_json: options.AsJson = False,
-    logs: Annotated[
-        str,
-        typer.Option(
-            help="Folder of access.jsonl and audit.jsonl, or none; by default in the data folder.", **options.MORE
-        ),
-    ] = "",
     behind_proxy: Annotated[
         bool, typer.Option("--behind-proxy", help="nginx is in front: a key is always needed.", **options.MORE)
     ] = False,
@@ -61,7 +56,7 @@ def serve(
             raise
         raise MissingExtra(error.name or "fastapi", "serve") from error
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    tables = asdict(Limits()), asdict(Durability()), {"threads": 1}
+    tables = asdict(Limits()), asdict(Durability()), {"threads": 1, "logs": str(data / "logs")}
     limits, durability, others = read_settings(settings or (), *tables)
     chosen = Settings(
         data,
@@ -69,7 +64,7 @@ def serve(
         None if encoder == "none" else encoder,
         Limits(**limits),
         Durability(**durability),
-        logs=None if logs == "none" else Path(logs or data / "logs"),
+        logs=None if others["logs"] == "none" else Path(others["logs"]),
         behind_proxy=behind_proxy,
         compute=others["threads"],
     )
@@ -113,7 +108,6 @@ def keys(
         str, typer.Option(help="Of add: read, observe or admin; each includes those before it.")
     ] = "observe",
     expires: Annotated[str, typer.Option(help="How long the key is good: 30m, 12h, 90d; for ever by default.")] = "",
-    grace: Annotated[str, typer.Option(help="Of rotate: how long the old key stays good: 30m, 12h, 7d.")] = "24h",
     data: options.ServiceData = options.SERVICE_DATA,
     as_json: options.AsJson = False,
 ) -> None:
@@ -121,7 +115,7 @@ def keys(
 
     Example: `unseen keys add --owner team-a --scope observe --expires 90d`, later `unseen keys revoke 1f0c9a2b`
 
-    `unseen keys rotate ID` makes a key with the owner and scope of another, which stays good for a while. A running
+    `unseen keys rotate ID` makes a key with the owner and scope of another, which stays good for a day. A running
     service notices at once.
     """
     from unseen.serve.http.auth import ApiKeys
@@ -137,7 +131,7 @@ def keys(
         _print_key(made, {"owner": owner, "scope": scope}, as_json=as_json)
         key = made.split("_")[1]
     elif action == "rotate":
-        _print_key(kept.rotate(key, _seconds(grace), _ends(expires)), {"rotated": key}, as_json=as_json)
+        _print_key(kept.rotate(key, GRACE, _ends(expires)), {"rotated": key}, as_json=as_json)
     else:
         kept.revoke(key)
         if as_json:

@@ -31,7 +31,6 @@ class SessionOptions:
     recall: float | None = None
     threshold: float | None = None
     calibrate: str | None = None
-    keep_odd: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no command can run, before anything slow has begun."""
@@ -123,8 +122,7 @@ class Start(NamedTuple):
 
 def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> Start:
     """The session and the encoder that the options ask for; what can be refused is, before anything is encoded."""
-    calibration = CalibrationOptions(chosen.recall, keep_odd=chosen.keep_odd)
-    known = KnownSource.find(chosen.calibrate, calibration) if chosen.calibrate else None
+    known = KnownSource.find(chosen.calibrate, CalibrationOptions(chosen.recall)) if chosen.calibrate else None
     has_names = bool(given.labels or given.label or given.examples)
     saved = spaces.saved_space(given.space, state, has_names=has_names)
     taught = ExampleImages.find(given.examples, saved=saved, state=state) if given.examples else None
@@ -138,7 +136,7 @@ def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> S
     if taught:
         space = taught.teach(space, model)
     session = chosen.session(space, state)
-    if taught and not chosen.keep_odd and (alike := without_odd(session)):
+    if taught and (alike := without_odd(session)):
         session = chosen.session(alike, state)
     images = known.read(space, model) if known else None
     output.say(about(session))
@@ -154,12 +152,10 @@ def calibrate(session: Session, images: KnownImages) -> None:
         output.say(line)
 
 
-def vector_cache(features: str | None, state: Path | None, model: Encoder) -> FeatureCache | None:
-    """Where vectors are kept: in the folder that is asked for, else beside the state; None for "none"."""
-    if features == "none" or (features is None and state is None):
+def vector_cache(state: Path | None, model: Encoder) -> FeatureCache | None:
+    """Where vectors are kept, beside the state; None without one."""
+    if state is None:
         return None
-    if features or state is None:
-        return FeatureCache(str(features), model)
     try:
         return FeatureCache(features_folder(state), model)
     except EncoderError as error:

@@ -2,17 +2,7 @@
 
 import torch
 
-from unseen.errors import SettingError, check_choice
-
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def named_precision(name: str | None) -> torch.dtype | None:
-    """The dtype of a precision by its name; None is what suits the device."""
-    if name is None:
-        return None
-    check_choice("a precision", name, PRECISIONS)
-    return PRECISIONS[name]
+from unseen.errors import SettingError
 
 
 def pick_device(device: torch.device | str | None, runtime: str | None = None) -> torch.device:

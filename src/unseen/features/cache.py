@@ -18,7 +18,6 @@ from torch import Tensor
 
 from unseen.encoders import Encoder
 from unseen.encoders.base import SplitEncoder
-from unseen.errors import check_choice
 from unseen.features.encoding import (
     DECODERS,
     check_decoder,
@@ -27,7 +26,7 @@ from unseen.features.encoding import (
     make_launcher,
     split_encoder,
 )
-from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
+from unseen.features.shards import claim_folder, read_shards, write_shard
 from unseen.images import Batch, Entry, Image, Skipped, read_entries
 from unseen.storage.remote import Location, location
 
@@ -35,9 +34,8 @@ from unseen.storage.remote import Location, location
 class FeatureCache:
     """A folder of features from one encoder."""
 
-    def __init__(self, folder: str | Path, encoder: Encoder, *, form: str = FORMATS[0]) -> None:
-        check_choice("a format", form, FORMATS)
-        self.folder, self.form = location(folder), form
+    def __init__(self, folder: str | Path, encoder: Encoder) -> None:
+        self.folder = location(folder)
         claim_folder(self.folder, encoder.name, encoder.fingerprint)
         self.fingerprint = encoder.fingerprint
         self.done = {(row["key"], row["identity"]) for _, rows in read_shards(self.folder) for row in rows}
@@ -52,7 +50,7 @@ class FeatureCache:
             return
         rows = [{"key": image.path, "identity": image.identity, "label": image.label} for image in images]
         # the time keeps shards in the order of writing, the random part keeps two writers apart
-        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:12]}.{self.form}"
+        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:12]}.safetensors"
         write_shard(self.folder / name, z, rows, self.fingerprint)
         self.done |= {(row["key"], row["identity"]) for row in rows}
 

@@ -1,6 +1,6 @@
-"""A folder of feature shards, safetensors or Parquet, and the manifest that says which encoder it belongs to.
+"""A folder of feature shards and the manifest that says which encoder it belongs to.
 
-In a Parquet file each row is a vector, its key and labels in further columns.
+Shards are safetensors files; Parquet files, which unseen 0.2 wrote too, are read: a row is a vector with its key.
 The manifest is written once. A row may carry the place of its image among the inputs (`index`), so that shards are
 read in that order.
 """
@@ -26,16 +26,13 @@ MANIFEST = "manifest.json"
 CLAIM = "claim-"  # begins the name of a mark in a store
 FORMATS = ("safetensors", "parquet")
 VECTOR_COLUMNS = ("z", "features")
-ROW_COLUMNS = {"key": "string", "identity": "string", "label": "string", "index": "int64"}  # beside each vector
+ROW_COLUMNS = ("key", "identity", "label", "index")  # beside each vector
 Row = dict[str, Any]
 
 
 def write_shard(place: Location, z: Float[Tensor, "n d"], rows: Sequence[Row], fingerprint: str) -> None:
-    """Write vectors and what is known of each as one file, whole or not at all, in the format its name ends with."""
+    """Write vectors and what is known of each as one file, whole or not at all."""
     with local_draft(place) as local:
-        if place.suffix == ".parquet":
-            write_parquet(local, z, rows, {"kind": KIND, "fingerprint": fingerprint})
-            return
         header = json.dumps({"fingerprint": fingerprint, "rows": rows}, ensure_ascii=False)
         save_tensors(local, {"z": z.cpu().contiguous()}, kind=KIND, header=header)
 
@@ -131,20 +128,6 @@ def read_manifest(path: Location) -> dict[str, str]:
     if manifest.get("kind") != KIND:
         raise DataError(f"expected a folder of unseen features, got {manifest.get('kind')!r} at {path.parent}")
     return manifest
-
-
-def write_parquet(
-    path: Path, z: Float[Tensor, "n d"], rows: Sequence[dict[str, Any]], metadata: dict[str, str]
-) -> None:
-    """Write vectors and what is known of each as one table, whole or not at all, with a checksum per page."""
-    arrow, parquet = import_extra("pyarrow", "tables"), import_extra("pyarrow.parquet", "tables")
-    flat = arrow.array(z.float().cpu().contiguous().flatten().numpy())
-    columns = {name: arrow.array([row.get(name) for row in rows], kind) for name, kind in ROW_COLUMNS.items()}
-    columns["z"] = arrow.FixedSizeListArray.from_arrays(flat, z.shape[1])
-    table = arrow.table(columns).replace_schema_metadata(metadata)
-    with replacing(path) as temporary:
-        # vectors do not compress and repeat no value: a dictionary would only cost time
-        parquet.write_table(table, temporary, compression="none", use_dictionary=False, write_page_checksum=True)
 
 
 def read_parquet(path: Path) -> tuple[Float[Tensor, "n d"], dict[str, list[Any]], dict[str, str]]:

@@ -78,12 +78,12 @@ def cpu_slots(ray: Any) -> float:
     return max(1.0, float(ray.cluster_resources().get("CPU", 1)))
 
 
-def check_gpus(ray: Any, share: float) -> None:
-    """Raise where no GPU is in the cluster: what asks for a share of one would wait for ever."""
-    if share and not ray.cluster_resources().get("GPU", 0):
+def check_gpus(ray: Any) -> None:
+    """Raise where no GPU is in the cluster: what asks for one would wait for ever."""
+    if not ray.cluster_resources().get("GPU", 0):
         raise SettingError(
-            f"expected a node with a GPU, of which every model gets {share:g}, got a cluster without; "
-            "add one (`ray start --address HEAD:6379 --num-gpus 1`), or ask for none (--device cpu, or --gpus 0)"
+            "expected a node with a GPU, of which every model gets one, got a cluster without; "
+            "add one (`ray start --address HEAD:6379 --num-gpus 1`), or ask for none (--device cpu)"
         )
 
 

@@ -26,9 +26,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen.encoders import load_encoder
-from unseen.encoders.device import named_precision
-from unseen.errors import DataError, SettingError, check_choice
-from unseen.features.shards import FORMATS, claim_folder, read_shards, write_shard
+from unseen.errors import DataError, SettingError
+from unseen.features.shards import claim_folder, read_shards, write_shard
 from unseen.images import Entry, Image, Skipped, find_images, read_entries
 from unseen.images.sources import VIDEO_SUFFIXES
 from unseen.scale import cluster
@@ -106,8 +105,6 @@ class EncodeJob(NamedTuple):
     device: str | None
     batch: int = 64
     actors: int | None = None
-    gpus: float = 1.0  # share of a GPU that an actor gets, where there are GPUs
-    precision: str | None = None
 
 
 def plan(
@@ -117,15 +114,13 @@ def plan(
     job: EncodeJob,
     *,
     size: int = NUMBERS.shard,
-    form: str = FORMATS[0],
     root: Path | None = None,
 ) -> EncodePlan:
     """The shards that are not yet in the folder; the folder is claimed for the encoder."""
-    check_choice("a format", form, FORMATS)
-    named_precision(job.precision)
     if any(location(source).suffix.lower() in VIDEO_SUFFIXES for source in sources):
         raise SettingError("expected pictures with --ray, got a video: its frames come one by one; encode it without")
-    cluster.check_gpus(ray, job.gpus if _uses_gpus(ray, job) else 0)
+    if _uses_gpus(ray, job):
+        cluster.check_gpus(ray)
     entries = list(find_images(list(sources), root=root))
     folder = location(output).absolute()
     model = EncoderInfo(*cluster.fetch_results(ray, ray.remote(_describe_encoder).remote(_absolute_name(job.encoder))))
@@ -134,7 +129,7 @@ def plan(
     missing = [one for one in _place_entries(entries, done) if (one.entry.path, one.entry.identity) not in done]
     started = time.time_ns()  # later runs sort after earlier ones, as their shards replace those of changed files
     parts = [tuple(missing[start : start + size]) for start in range(0, len(missing), size)]
-    shards = tuple(Shard(_shard_name(started, number, part, model, form), part) for number, part in enumerate(parts))
+    shards = tuple(Shard(_shard_name(started, number, part, model), part) for number, part in enumerate(parts))
     return EncodePlan(model, folder, shards, len(entries) - len(missing))
 
 
@@ -159,7 +154,7 @@ def run(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
 def _shard_results(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
     gpus = _uses_gpus(ray, job)
     # beside a GPU all cores decode: models that held them would wait for pixels that nobody could make
-    share = {"num_gpus": job.gpus, "num_cpus": 0} if gpus else {"num_cpus": 1 - NUMBERS.decode_cpus}
+    share = {"num_gpus": 1, "num_cpus": 0} if gpus else {"num_cpus": 1 - NUMBERS.decode_cpus}
     actor = ray.remote(max_restarts=0, max_task_retries=0, **share)(EncoderActor)
     located = job._replace(encoder=_absolute_name(job.encoder))
     decode = ray.remote(max_retries=0, num_cpus=1 if gpus else NUMBERS.decode_cpus)(decode_shard)
@@ -170,7 +165,7 @@ def _shard_results(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[Shard
     def submit(actor: Any, name: str) -> Any:
         return actor.encode.remote(decoded.take(name))
 
-    count = min(job.actors or _actors(ray, job, gpus=gpus), len(plan.shards))
+    count = min(job.actors or _actors(ray, gpus=gpus), len(plan.shards))
     start = partial(actor.remote, located, plan.folder, plan.model.fingerprint)
     workers = ActorPool(ray, start, lambda actor: actor.load.remote(), count)
     try:
@@ -242,8 +237,7 @@ class EncoderActor:
 
     def load(self) -> None:
         """Load the model; it must be that of the driver."""
-        dtype = named_precision(self.job.precision)
-        self.model = load_encoder(self.job.encoder, device=self.job.device, dtype=dtype)
+        self.model = load_encoder(self.job.encoder, device=self.job.device)
         if self.model.fingerprint != self.fingerprint:
             what = f"expected the encoder {self.fingerprint[:8]} on every node, got {self.model.fingerprint[:8]}"
             raise DataError(f"{what}; put the same model on all of them")
@@ -306,19 +300,19 @@ def _place_entries(entries: Sequence[Entry], done: dict[tuple[str, str], int | N
             yield PlacedEntry(place, entry)
 
 
-def _shard_name(started: int, number: int, inputs: Sequence[PlacedEntry], model: EncoderInfo, form: str) -> str:
+def _shard_name(started: int, number: int, inputs: Sequence[PlacedEntry], model: EncoderInfo) -> str:
     rows = [(one.place, one.entry.path, one.entry.identity) for one in inputs]
     digest = hashlib.sha256(json.dumps([model.fingerprint, rows]).encode()).hexdigest()
-    return f"{started:020d}-{number:06d}-{digest[:12]}.{form}"
+    return f"{started:020d}-{number:06d}-{digest[:12]}.safetensors"
 
 
 def _uses_gpus(ray: Any, job: EncodeJob) -> bool:
     return job.device.startswith("cuda") if job.device else ray.cluster_resources().get("GPU", 0) > 0
 
 
-def _actors(ray: Any, job: EncodeJob, *, gpus: bool) -> int:
+def _actors(ray: Any, *, gpus: bool) -> int:
     resources = ray.cluster_resources()
-    return max(1, int(resources.get("GPU", 1) / job.gpus if gpus else resources.get("CPU", 1)))
+    return max(1, int(resources.get("GPU" if gpus else "CPU", 1)))
 
 
 def _undone_message(shards: Any, reason: str) -> str:

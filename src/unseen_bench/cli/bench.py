@@ -14,7 +14,7 @@ from unseen.storage.files import replacing
 from unseen_bench import run as harness
 from unseen_bench import suites
 from unseen_bench.exhibits import page, tables
-from unseen_bench.exhibits.verdict_tables import verdict_tables
+from unseen_bench.exhibits.tables import verdict_tables
 from unseen_bench.run import leaderboard
 
 # the tables of the larger suites have nine columns, and a terminal has eighty

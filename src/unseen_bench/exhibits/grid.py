@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
-from unseen_bench.run.markdown import markdown_table
+from unseen_bench.run.results import markdown_table
 
 METRICS = ("AUROC", "FPR95")
 PRINTED = ", as printed"  # ends the name of a line that a paper prints

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from unseen.storage.files import replacing
 from unseen_bench.exhibits import plots, tables
 from unseen_bench.exhibits.grid import Figure, Grid, render
-from unseen_bench.exhibits.verdict_tables import verdict_tables
+from unseen_bench.exhibits.tables import verdict_tables
 from unseen_bench.run import KINDS, ResultFolder, Row
 from unseen_bench.run.runs import ANY_ORDER
 from unseen_bench.suites import Suite

@@ -15,10 +15,7 @@ from unseen_bench.oracles import ORACLES
 from unseen_bench.run.comparison import Comparison, compare, compare_runs
 from unseen_bench.run.execute import RunResult, execute, run_identity
 from unseen_bench.run.executors import run_all
-from unseen_bench.run.experiment import Case, grouped, mean, run_experiment
-from unseen_bench.run.jsonl import Row, read_rows
-from unseen_bench.run.markdown import markdown_table
-from unseen_bench.run.processes import core_count
-from unseen_bench.run.results import ResultFolder, mean_and_deviation
+from unseen_bench.run.experiment import Case, core_count, grouped, mean, run_experiment
+from unseen_bench.run.results import ResultFolder, Row, markdown_table, mean_and_deviation, read_rows
 from unseen_bench.run.runs import DETECTORS, KINDS, Run, default_detectors, list_runs, with_sweeps
 from unseen_bench.run.version import code_version

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from unseen_bench.run.experiment import Case, run_experiment
-from unseen_bench.run.jsonl import Row
+from unseen_bench.run.results import Row
 
 Arguments = argparse.Namespace
 

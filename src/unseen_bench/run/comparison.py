@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unseen.errors import DataError, SettingError
-from unseen_bench.run.jsonl import Row
-from unseen_bench.run.results import COLUMNS, ResultFolder
+from unseen_bench.run.results import COLUMNS, ResultFolder, Row
 from unseen_bench.run.runs import ANY_ORDER
 
 REPLICATES = 1000

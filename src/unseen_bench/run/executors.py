@@ -9,10 +9,8 @@ import torch
 
 from unseen.keyed import one_thread
 from unseen_bench.run.execute import CPU, RunResult, execute, execute_many, run_identity
-from unseen_bench.run.experiment import resume
-from unseen_bench.run.jsonl import Row
-from unseen_bench.run.processes import core_count, map_in_processes
-from unseen_bench.run.results import ResultFolder, row_key
+from unseen_bench.run.experiment import core_count, map_in_processes, resume
+from unseen_bench.run.results import ResultFolder, Row, row_key
 from unseen_bench.run.runs import LABEL_FREE, Run
 from unseen_bench.suites import Source, Suite
 from unseen_bench.suites.loading import reload

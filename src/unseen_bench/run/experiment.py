@@ -7,16 +7,22 @@ A row in the file is not computed again unless the code that decides numbers has
 """
 
 import math
+import multiprocessing
+import os
+import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from unseen.keyed import one_thread
-from unseen_bench.run.jsonl import Row, append_row, canonical_json, read_rows
-from unseen_bench.run.processes import map_in_processes
+from unseen_bench.run.results import Row, append_row, canonical_json, read_rows
 from unseen_bench.run.version import code_version
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Case(NamedTuple):
@@ -101,3 +107,19 @@ def mean(rows: Iterable[Row], name: str) -> float:
     """The mean of one field over rows, leaving out those where it is undefined; NaN if it is nowhere defined."""
     values = [row[name] for row in rows if row[name] is not None]
     return math.fsum(values) / len(values) if values else math.nan
+
+
+def core_count() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def map_in_processes(function: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator[R]:
+    """Yield the result of every item, computed by `workers` processes that each import the code again."""
+    context = multiprocessing.get_context("spawn")  # a forked torch may hang in its threads
+    quiet: tuple[Any, ...] = (signal.SIGINT, signal.SIG_DFL)  # on Ctrl-C a worker ends without a traceback of its own
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=signal.signal, initargs=quiet) as processes:
+        try:
+            yield from processes.map(function, items)
+        finally:
+            processes.shutdown(cancel_futures=True)

@@ -14,8 +14,7 @@ from unseen_bench.methods.parse import Method
 from unseen_bench.oracles import ORACLES
 from unseen_bench.run.execute import in_float64
 from unseen_bench.run.executors import run_all
-from unseen_bench.run.jsonl import Row
-from unseen_bench.run.results import ResultFolder
+from unseen_bench.run.results import ResultFolder, Row
 from unseen_bench.run.runs import LABEL_FREE, Run, default_detectors, list_runs
 from unseen_bench.suites import Suite
 

@@ -1,8 +1,10 @@
-"""Results of suite runs on disk: one JSON line per run, the margin and score of its samples beside it."""
+"""Results on disk: rows as JSON lines, appended whole, and the margin and score of each sample of a run beside them."""
 
 import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,36 @@ from torch import Tensor
 
 from unseen.errors import DataError
 from unseen.storage.files import replacing
-from unseen_bench.run.jsonl import Row, append_row, canonical_json, read_rows
+
+Row = dict[str, Any]
 
 KEY = ("suite", "sets", "order", "seed", "detector", "settings", "varied", "labels", "data", "version")
 
 COLUMNS = {"margin": "margin_", "score": ""}  # the values that samples are judged by, and how their metrics begin
+
+
+def read_rows(path: Path | None) -> list[Row]:
+    """The rows of a file, none if there is no file; half a line, which a killed writer leaves, is no row."""
+    rows = []
+    for line in path.read_text().splitlines() if path and path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a row on a line of its own, also after half a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        is_torn = file.seek(0, os.SEEK_END) > 0 and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"
+        file.write((b"\n" if is_torn else b"") + json.dumps(row, allow_nan=False).encode() + b"\n")
+
+
+def canonical_json(value: object) -> str:
+    """JSON in which equal values are equal strings: the order of the fields does not count."""
+    return json.dumps(value, sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -67,3 +94,17 @@ def mean_and_deviation(values: Sequence[float | None]) -> tuple[float, float]:
     mean = math.fsum(numbers) / len(numbers)
     spread = math.fsum((number - mean) ** 2 for number in numbers)
     return mean, math.sqrt(spread / max(1, len(numbers) - 1))
+
+
+def markdown_table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table: the first column to the left, the others to the right.
+
+    >>> print("\\n".join(markdown_table(("set", "AUROC"), [("near", "88.0")])))
+    | set | AUROC |
+    |---|--:|
+    | near | 88.0 |
+    """
+    yield f"| {' | '.join(heads)} |"
+    yield f"|---|{(len(heads) - 1) * '--:|'}"
+    for cells in lines:
+        yield f"| {' | '.join(cells)} |"

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -37,3 +37,9 @@ def _seconds(work: Callable[[], object], clock: Callable[[], float]) -> float:
 def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def percentiles(times: Sequence[float]) -> dict[str, float]:
+    """The median and the 99th percentile of some seconds, in milliseconds."""
+    found = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else [*times] * 99
+    return {"p50_ms": 1e3 * found[49], "p99_ms": 1e3 * found[98]}

@@ -25,8 +25,7 @@ from unseen.images import Entry, Image, find_images
 from unseen.images.entry import MISSING
 from unseen.labels import LabelSpace
 from unseen.storage.files import cache_dir
-from unseen_bench.suites import tables
-from unseen_bench.suites.base import KNOWN, LabelledSamples
+from unseen_bench.suites.base import KNOWN, LabelledSamples, learned_file, read
 
 NOISE_IMAGES = 300
 WORDNET_ID = re.compile(r"n\d{8}")
@@ -65,14 +64,14 @@ class ClassNames(NamedTuple):
 
 def inventory(name: str, root: str | Path) -> list[FoundSet]:
     """What of a suite lies under `root`, set by set, without decoding anything."""
-    table = tables.read(name)
+    table = read(name)
     rows = {KNOWN: table[KNOWN], **table["unknown"]}
     return [_find_set(which, row, Path(root)) for which, row in rows.items()]
 
 
 def is_whole(name: str, root: str | Path) -> bool:
     """Whether every image of a suite lies under `root`, and the learned label space where it reads one."""
-    learned = tables.learned_file(name)
+    learned = learned_file(name)
     has_space = learned is None or (Path(root) / learned).is_file()
     return has_space and all(one.is_complete for one in inventory(name, root))
 

@@ -18,8 +18,8 @@ from unseen.labels import LabelSpace
 from unseen.labels.prompts import TextEncoder, text_fingerprint
 from unseen.storage.files import cache_dir
 from unseen_bench.mining import DEFAULT_MINER, mine, word_list
-from unseen_bench.suites import feature_files, images, tables
-from unseen_bench.suites.base import KNOWN, LabelledSamples, Source, Suite
+from unseen_bench.suites import feature_files, images
+from unseen_bench.suites.base import KNOWN, LabelledSamples, Source, Suite, needs_images, read
 from unseen_bench.suites.spaces import published_space
 from unseen_bench.suites.views import VIEWS, RandomView
 
@@ -28,8 +28,8 @@ ENCODER = "ViT-B/16"
 
 def load(name: str, folder: str | Path) -> Suite:
     """A suite of the package, or one described by your own TOML file, over the feature files in `folder`."""
-    table, folder = tables.read(name), Path(folder)
-    if tables.needs_images(name):
+    table, folder = read(name), Path(folder)
+    if needs_images(name):
         raise SettingError(f"expected a suite over feature files, got {name!r}, which reads images; use --data")
     if "labels" in table:
         classes = images.read_classes(table["labels"]["names"], folder)
@@ -48,7 +48,7 @@ def load(name: str, folder: str | Path) -> Suite:
 
 def feature_files_of(name: str) -> list[str]:
     """The feature files that a suite reads."""
-    return feature_files.files_of(tables.read(name))
+    return feature_files.files_of(read(name))
 
 
 def load_images(
@@ -62,8 +62,8 @@ def load_images(
 
     Features and mined names are kept, so that a second call reads them.
     """
-    table, root = tables.read(name), Path(root)
-    if not tables.needs_images(name):
+    table, root = read(name), Path(root)
+    if not needs_images(name):
         raise SettingError(f"expected a suite over images, got {name!r}, which reads feature files; use --features")
     chosen = encoder or table.get("encoder", ENCODER)
     model = load_encoder(chosen)
