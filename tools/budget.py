@@ -61,7 +61,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_134, 10_500),
+    Budget("unseen", "lines", 12_084, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 5_975, 5_700),
     Budget("tests", "lines", 16_549, 13_500),

@@ -20,10 +20,9 @@ from unseen.errors import SettingError
 from unseen.features.inputs import KeyedFeatures, as_features
 from unseen.labels import LabelSpace
 from unseen.reservoir import UNKNOWN, Reservoir
-from unseen.snapshot import Snapshot, Tally
+from unseen.snapshot import Snapshot, Tally, ToldImages, until_look
 from unseen.threshold import Adaptive, Calibrated, Calibration, RecallInterval, ThresholdRule, calibration
 from unseen.threshold.calibrated import followed, odd_images, stream_of
-from unseen.told import ToldImages, until_look
 from unseen.verdicts import Verdicts
 
 
