@@ -61,10 +61,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_084, 10_500),
+    Budget("unseen", "lines", 12_269, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
-    Budget("unseen_bench", "lines", 5_975, 5_700),
-    Budget("tests", "lines", 16_549, 13_500),
+    Budget("unseen_bench", "lines", 6_000, 5_700),
+    Budget("tests", "lines", 16_606, 13_500),
     Budget("benchmarks", "lines", 2_830, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),

@@ -15,7 +15,7 @@ from unseen import checkpoint
 from unseen.detectors import Detector, DetectorOutput
 from unseen.detectors.base import unit
 from unseen.session import Session
-from unseen.threshold import RecallInterval
+from unseen.threshold import Fixed, RecallInterval
 from unseen.verdicts import Verdicts
 from unseen_bench.metrics import (
     ReliabilityBin,
@@ -79,6 +79,13 @@ def evaluate(judged: SessionOrDetector, trial: Trial) -> Evaluation:
     session = _session(judged)
     detector, z = session.detector, _to_device_of(session.detector, trial.z)
     return _evaluate_streams([session], [trial], lambda states, rows: [detector.observe(states[0], z[rows])])[0]
+
+
+def ranked(detector: Detector[Any]) -> Session:
+    """A session for what is ranked alone: its threshold never moves, which an adaptive one would take as long to do as
+    some methods take to score.
+    """
+    return Session(detector, Fixed())
 
 
 def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Evaluation]:

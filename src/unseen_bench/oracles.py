@@ -22,7 +22,7 @@ from unseen.detectors import Detector, DetectorOutput, Online, OnlineID
 from unseen.detectors.base import BLOCK, unit
 from unseen.detectors.neglabel import grouped_log_odds
 from unseen.odds import energy, text_logits
-from unseen_bench.evaluate import Cost, Evaluation, judge
+from unseen_bench.evaluate import Cost, Evaluation, judge, ranked
 from unseen_bench.trial import Trial
 from unseen_bench.walk import walk
 
@@ -116,7 +116,7 @@ def run_oracle(name: str, detector: Detector[Any], trial: Trial, *, seed: int = 
     started = perf_counter()
     output = oracle.observe(detector, unit(trial.z.to(anchors.device), like=anchors), trial.is_id.to(anchors.device))
     cost = Cost.of(perf_counter() - started, detector.start())
-    return judge(detector, output.cpu(), trial, name=name, cost=cost)
+    return judge(ranked(detector), output.cpu(), trial, name=name, cost=cost)
 
 
 def permuted(trial: Trial, seed: int) -> Trial:

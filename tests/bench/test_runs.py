@@ -117,6 +117,22 @@ def test_a_row_holds_the_run_its_data_and_its_cost(suite):
     assert json.loads(json.dumps(row, allow_nan=False)) == row
 
 
+def test_what_shows_no_verdicts_is_ranked_as_ever_and_has_none(suite):
+    """Controls, sweeps and what has no order: most of the time of a short run would be that of the threshold."""
+    runs = list_runs(suite, names=("online", "oracle-online"), orders=("shuffled",), seeds=1)
+    runs = [run for run in with_sweeps(runs, ["kappa=0.05"]) if run.sets == ("near",)]
+    rows = [row for _, row in run_all(suite, runs, workers=1)]
+    plain, *rest = rows
+    assert plain["kept"] is not None
+    assert next(row for row in rest if row["detector"] == "online")["margin_auroc"] == plain["margin_auroc"]
+    for row in rest:
+        for metrics in (row, row["by_set"]["near"], *row["over_time"]):
+            assert metrics["kept"] is metrics["ece"] is None
+            assert "margin_auroc" in metrics
+        assert not row["reliability"]
+        assert bool(row["over_time"]) == (not row["varied"])  # of a sweep no curve over the stream is drawn
+
+
 def test_a_frozen_detector_runs_once_for_all_orders_and_seeds(suite):
     rows = rows_of(suite, orders=("shuffled", "id_first"), names=("mcm", "online"))
     assert [(row["detector"], row["order"], row["sets"]) for row in rows if row["detector"] == "mcm"] == [

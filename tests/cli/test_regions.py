@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image as Pillow
 
 from helpers.commands import detect, rows, run
 from helpers.scenes import SQUARES, save_coco, save_scene, save_yolo
@@ -140,3 +141,49 @@ def test_options_that_do_not_go_together_are_refused() -> None:
             run("detect", "photos", *NAMES, *words)
     with pytest.raises(DataError, match="got nothing at none"):
         run("detect", "photos", *NAMES, "--boxes", "none.json")
+
+
+def test_a_report_draws_the_boxes_on_the_photos_in_the_colours_of_their_verdicts(tmp_path: Path) -> None:
+    detect("photos", "--boxes", "boxes.json", *NAMES, "--report", "r.html")
+    page = (tmp_path / "r.html").read_text()
+    drawn = re.findall(r'<g class="(\w+)"><title>(.*?)</title>\s*<rect x="([\d.]+)" y="([\d.]+)"', page)
+    assert len(drawn) == 12
+    kind, words, x, y = drawn[2]
+    assert (kind, x, y) == ("unknown", "60.0", "45.0")
+    assert re.fullmatch(r"#3 +unknown +near \w+ +\d+ %   detector: blue 0.90", words)
+    assert page.count("<image ") == len(PHOTOS)
+
+
+def test_parts_of_photos_are_explained_grouped_and_exported_by_their_keys(tmp_path: Path) -> None:
+    detect("photos", "--boxes", "boxes.json", *NAMES, *STATE)
+    for key in ("photos/0.png#1", "photos/3.png#3"):
+        assert run("explain", key, *STATE).stdout.startswith(f"{key}  ")
+    run("review", *STATE, "-o", "labels.json", "--format", "coco")
+    labels = json.loads((tmp_path / "labels.json").read_text())
+    names = {one["id"]: one["name"] for one in labels["categories"]}
+    files = {one["id"]: one["file_name"] for one in labels["images"]}
+    boxes = {(files[one["image_id"]], names[one["category_id"]]): one["bbox"] for one in labels["annotations"]}
+    assert boxes["photos/2.png", "unknown"] == [60, 45, 30, 30]
+    assert len(files) == len(PHOTOS)
+    run("review", *STATE, "-o", "labels.csv")
+    with (tmp_path / "labels.csv").open() as file:
+        assert {row["box"] for row in csv.DictReader(file)} >= {"60 45 90 75"}
+
+
+def test_parts_of_photos_are_cut_out_into_a_folder_per_label(tmp_path: Path) -> None:
+    detect("photos", "--boxes", "boxes.json", *NAMES, *STATE)
+    run("review", *STATE, "-o", "labelled", "--format", "folder")
+    cut = sorted((tmp_path / "labelled" / "unknown").iterdir())
+    assert [path.name.partition("-")[2] for path in cut] == [f"{i}.png#3.png" for i in range(4)]
+
+
+def test_groups_show_parts_of_photos(tmp_path: Path) -> None:
+    for i, photo in enumerate(PHOTOS):  # copies would make no group
+        scene = Pillow.open(tmp_path / "photos" / photo)
+        scene.paste(((10, 20, 230), (70, 20, 230), (10, 90, 230), (40, 50, 120))[i], SQUARES["blue"])
+        scene.save(tmp_path / "photos" / photo)
+    detect("photos", "--boxes", "boxes.json", *NAMES, *STATE)
+    *groups, _ = rows(run("group", *STATE, "--words", "negatives", "--report", "g.html", "--json"))
+    page = (tmp_path / "g.html").read_text()
+    assert all(key.endswith(".png#3") for key in groups[0]["keys"])
+    assert page.count("data:image/jpeg;base64") == sum(len(one["exemplars"]) for one in groups)

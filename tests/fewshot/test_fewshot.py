@@ -74,6 +74,15 @@ def test_tuned_keys_lower_the_loss_of_the_examples() -> None:
     assert after < before
 
 
+def test_equal_examples_are_trained_on_once() -> None:
+    untaught = [fewshot.REGISTRY[name](LABELS) for name in ("vos-head", "vos-head", "npos-head")]
+    first, again, other = (fewshot.taught(one, EXAMPLES.z.clone(), EXAMPLES.label) for one in untaught)
+    assert first is again
+    assert type(other) is not type(first)
+    assert fewshot.taught(untaught[0], EXAMPLES.z.flip(0), EXAMPLES.label.flip(0)) is not first
+    torch.testing.assert_close(first.examples.z, EXAMPLES.z)
+
+
 def test_outliers_of_vos_are_as_far_as_the_farthest_of_many_draws() -> None:
     detector = made("vos-head")
     mean, factor = detector.spread

@@ -50,8 +50,6 @@ def test_verdicts_have_a_table_per_kind_and_order_and_a_frozen_method_has_what_n
     assert [(table.kind, table.title.split("; ")[1]) for table in found] == [
         ("label-free", "order: shuffled"),
         ("label-free", "order: temporal"),
-        ("oracle", "order: shuffled"),
-        ("oracle", "order: temporal"),
     ]
     lines = {line[0]: dict(zip(found[0].heads, line, strict=True)) for line in found[0].lines}
     assert set(lines) == {"mcm", "online"}

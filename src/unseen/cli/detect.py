@@ -94,7 +94,7 @@ def detect(
         total = len(entries) if isinstance(entries, Sized) else None
         stream.go(run.photo_steps(entries, ready.model, cache), unit="images", total=total)
     if regions:
-        regions.finish(state if learn else None)
+        regions.finish(state if learn else None, log)
     raise stream.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unseen import Session
     from unseen.discover import Group, Grouping
     from unseen.discover.review import ReviewedImage
+    from unseen.images.regions import Region
 
 SHOWN = 20  # groups that are printed
 FORMATS = ("csv", "coco", "folder", "fiftyone")
@@ -59,6 +60,8 @@ def _vectors(session: Session, photo: str, held: Mapping[tuple[str, str], Tensor
     kept = session.reservoir.images
     if photo in (called := kept.names()):
         return [(photo, kept.features[called.index(photo)])]
+    if found := [z for (key, _), z in held.items() if key == photo and not Path(photo).exists()]:
+        return [(photo, found[-1].float())]  # a part of a photo, a member of an archive
     try:
         entries = find_images(photo)
     except DataError as error:
@@ -102,7 +105,7 @@ def group(
         from unseen.report import group_page
 
         title, where = f"unseen group: {state or features}", str(state) if state else None
-        group_page.write(report, found, title=title, thumbnails=_thumbnails(found), state=where)
+        group_page.write(report, found, title=title, thumbnails=_thumbnails(found, state), state=where)
     if as_json:
         for one in found.groups:
             output.emit(one.row())
@@ -140,15 +143,19 @@ def _groups_of_features(features: str, space: Path | None, words: str) -> Groupi
     return group_features(samples.z, samples.keys, labels, vocabulary)
 
 
-def _thumbnails(found: Grouping) -> dict[str, bytes]:
-    """Thumbnails of the exemplars that are files and can be read here."""
+def _thumbnails(found: Grouping, state: Path | None) -> dict[str, bytes]:
+    """Thumbnails of the exemplars that are files, or parts of files, and can be read here."""
+    from unseen.cli.regions import kept_boxes
     from unseen.images import find_images
     from unseen.images.decode import jpeg_thumbnail
+    from unseen.images.regions import entries_of
     from unseen.images.sources import read_entries
     from unseen.report.stream_page import NUMBERS
 
-    keys = [key for one in found.groups for key in one.exemplars if Path(key).is_file()]
-    batches = read_entries(find_images(keys), size=32) if keys else ()
+    shown = [key for one in found.groups for key in one.exemplars]
+    files, boxes = [key for key in shown if Path(key).is_file()], kept_boxes(state)
+    parts = entries_of({key: boxes[key] for key in shown if key in boxes})
+    batches = read_entries([*(find_images(files) if files else ()), *parts], size=32)
     return {
         image.path: jpeg_thumbnail(image.pixels, 2 * NUMBERS.side, quality=72) for batch in batches for image in batch
     }
@@ -195,6 +202,7 @@ def review(
     """
     check_choice("a format", form, FORMATS)
     from unseen.cli import spaces
+    from unseen.cli.regions import kept_boxes
     from unseen.discover import edits, review
 
     before = spaces.open_session(state)
@@ -207,7 +215,7 @@ def review(
     if corrections:
         found |= {"threshold_before": before.threshold}
     if file:
-        found |= {"output": str(file), "written": _export(rows, file, form)}
+        found |= {"output": str(file), "written": _export(rows, file, form, kept_boxes(state))}
     if as_json:
         output.emit(found)
         return
@@ -227,22 +235,27 @@ def _read_corrections(path: Path) -> dict[str, str]:
     return {of_text_cell(row["key"]): of_text_cell(row["name"] or "") for row in rows}
 
 
-def _export(rows: Sequence[ReviewedImage], path: Path, form: str) -> int:
-    """Write images with labels; the number of those that were written."""
+def _export(rows: Sequence[ReviewedImage], path: Path, form: str, boxes: Mapping[str, tuple[str, Region]]) -> int:
+    """Write images, or the boxes of parts of photos, with labels; the number of those that were written."""
     from unseen.discover import review
     from unseen.storage.files import replacing
 
     if form == "folder":
-        return _copy_by_label(rows, path)
+        return _copy_by_label(rows, path, boxes)
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         if form == "csv":
             table = csv.writer(file)
-            table.writerow((*review.ReviewedImage._fields, "label"))
-            table.writerows(map(as_text_cell, (*row, row.label)) for row in rows)
+            table.writerow((*review.ReviewedImage._fields, "label", *(("photo", "box") if boxes else ())))
+            table.writerows(map(as_text_cell, (*row, row.label, *_place(boxes.get(row.key)))) for row in rows)
         else:
-            maker = review.coco if form == "coco" else review.fiftyone
-            json.dump(maker(rows), file, ensure_ascii=False)
+            made = review.coco(rows, boxes) if form == "coco" else review.fiftyone(rows)
+            json.dump(made, file, ensure_ascii=False)
     return len(rows)
+
+
+def _place(found: tuple[str, Region] | None) -> tuple[str, ...]:
+    """The cells of a part of a photo; none for a whole one."""
+    return (found[0], " ".join(f"{one:g}" for one in found[1].box)) if found else ()
 
 
 def folder_name(label: str) -> str:
@@ -255,15 +268,22 @@ def folder_name(label: str) -> str:
     return written.replace(".", "_") if set(written) == {"."} else written
 
 
-def _copy_by_label(rows: Sequence[ReviewedImage], folder: Path) -> int:
-    """Copy the files of images into a folder per label; keys that are no files are left out."""
+def _copy_by_label(rows: Sequence[ReviewedImage], folder: Path, boxes: Mapping[str, tuple[str, Region]]) -> int:
+    """Copy files, and parts of photos cut out, into a folder per label; keys that are neither are left out."""
+    from unseen.images import Image, regions
+
+    cut = {one.path: one for one in regions.entries_of({row.key: boxes[row.key] for row in rows if row.key in boxes})}
     written = 0
     for place, row in enumerate(rows):
-        if (source := Path(row.key)).is_file():
-            target = folder / folder_name(row.label) / f"{place:06d}-{source.name}"
+        source, target = Path(row.key), folder / folder_name(row.label) / f"{place:06d}-{Path(row.key).name}"
+        part = cut[row.key].read() if row.key in cut else None
+        if source.is_file() or isinstance(part, Image):
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
             written += 1
+        if isinstance(part, Image):
+            part.pixels.save(target.with_name(f"{target.name}.png"))
+        elif source.is_file():
+            shutil.copyfile(source, target)
     if rows and not written:
         raise DataError("expected keys that are files, got none; run it in the folder from which the photos were read")
     return written

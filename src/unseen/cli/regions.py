@@ -13,8 +13,10 @@ from typing import Any
 
 from unseen.cli import output
 from unseen.errors import DataError, SettingError
+from unseen.images import read_entries
 from unseen.images.boxes import Attributes, BoxFile, read_boxes
-from unseen.images.regions import Region, RegionEntries, region_entries, window_entries
+from unseen.images.regions import Region, RegionEntries, region_entries, split_key, window_entries
+from unseen.report.stream_page import NUMBERS, MarkedPhoto, MarkedRegion, StreamLog
 from unseen.storage.files import replacing
 from unseen.verdicts import DOUBTFUL, KNOWN, UNKNOWN
 
@@ -86,8 +88,21 @@ class RegionRun:
         """How many verdicts are others than the detector's."""
         return sum(not one.get("agrees", True) for one in self.records.values())
 
-    def finish(self, state: Path | None) -> None:
-        """Write the boxes back, keep them beside the state, and say how often the detector disagrees."""
+    def marked(self) -> list[MarkedPhoto]:
+        """Photos with their regions, as a report draws them: those with most unknown regions, read again."""
+        regions: dict[str, list[MarkedRegion]] = {}
+        for one in self.records.values():
+            words = output.verdict_line({**one, "key": f"#{split_key(one['key'])[1]}"})
+            regions.setdefault(one["photo"], []).append(MarkedRegion(one["box"], one["verdict"], one["nearest"], words))
+        order = sorted(regions, key=lambda photo: -sum(one.verdict == UNKNOWN for one in regions[photo]))
+        chosen = [self.entries.photos[self.entries.places[photo]] for photo in order[: NUMBERS.photos]]
+        images = (image for batch in read_entries(chosen, size=8) for image in batch)
+        return [MarkedPhoto.of_image(image, regions[image.path]) for image in images]
+
+    def finish(self, state: Path | None, log: StreamLog | None) -> None:
+        """Write the boxes back, keep them beside the state and for the report; say how often the detector disagrees."""
+        if log:
+            log.photos = self.marked()
         if self.target and self.file:
             self.file.write(self.target, [self._attributes(row) for row in self._keys()])
             output.say(f"boxes in {self.target}")

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 
 from unseen.discover.edit import Edited, record_edit
 from unseen.errors import DataError
+from unseen.images.regions import Region
 from unseen.session import Session
 from unseen.verdicts import UNKNOWN, verdict_words
+
+EMPTY: Mapping[str, tuple[str, Region]] = {}
 
 
 class ReviewedImage(NamedTuple):
@@ -57,18 +60,29 @@ def reviewed(session: Session) -> list[ReviewedImage]:
     return found
 
 
-def coco(rows: Sequence[ReviewedImage]) -> dict[str, Any]:
-    """Labels in COCO's format: one annotation per image, for the whole of it."""
+def coco(rows: Sequence[ReviewedImage], regions: Mapping[str, tuple[str, Region]] = EMPTY) -> dict[str, Any]:
+    """Labels in COCO's format: one annotation per image, for the whole of it, or for its box on a photo."""
     labels = sorted({row.label for row in rows})
     number = {label: place for place, label in enumerate(labels, 1)}
+    photo = [regions[row.key][0] if row.key in regions else row.key for row in rows]
+    photos = {name: place for place, name in enumerate(dict.fromkeys(photo), 1)}
     return {
         "info": {"description": "labels of unseen: a person's word where there is one, else the verdict"},
-        "images": [{"id": place, "file_name": row.key} for place, row in enumerate(rows, 1)],
+        "images": [{"id": place, "file_name": name} for name, place in photos.items()],
         "annotations": [
-            {"id": place, "image_id": place, "category_id": number[row.label]} for place, row in enumerate(rows, 1)
+            {"id": place, "image_id": photos[name], "category_id": number[row.label], **_bbox(regions.get(row.key))}
+            for place, (row, name) in enumerate(zip(rows, photo, strict=True), 1)
         ],
         "categories": [{"id": place, "name": label} for label, place in number.items()],
     }
+
+
+def _bbox(found: tuple[str, Region] | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    left, top, right, bottom = found[1].box
+    width, height = right - left, bottom - top
+    return {"bbox": [left, top, width, height], "area": width * height, "iscrowd": 0}
 
 
 def fiftyone(rows: Sequence[ReviewedImage]) -> dict[str, Any]:

@@ -197,6 +197,16 @@ def region_entries(
     return RegionEntries(found, regions, pad), {keys[place]: name for place, name in names.items()}
 
 
+def entries_of(regions: Mapping[str, tuple[str, Region]]) -> Iterator[Entry]:
+    """Yield regions, by key with their photo, as entries, where the photo is a file here."""
+    photos: dict[str, dict[str, Region]] = {}
+    for key, (photo, region) in regions.items():
+        photos.setdefault(photo, {})[key] = region
+    for photo, some in photos.items():
+        if Path(photo).is_file():
+            yield from SharedPhoto(still_photos(photo)[0], some).entries()
+
+
 def window_entries(photos: Any, grid: int) -> RegionEntries:
     """The windows of every photo of a source."""
     found, every = still_photos(photos), windows(grid)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from unseen.images import Image
+from unseen.images.decode import jpeg_thumbnail
 from unseen.labels import LabelSpace
 from unseen.labels.nearest import nearest_negatives
 from unseen.report import charts, render
@@ -27,6 +29,8 @@ class PageNumbers:
     page: int = 240  # images on one page of all images
     names: int = 60  # rows of the label space
     skipped: int = 200  # rows of what could not be read
+    photos: int = 48  # that are shown with their regions
+    photo_side: int = 720  # pixels of such a photo, enlarged
 
 
 NUMBERS = PageNumbers()
@@ -110,6 +114,34 @@ class ImagePages:
         self.waiting, self.written = [], number
 
 
+class MarkedRegion(NamedTuple):
+    """A region of a photo with its verdict, as it is drawn: a box in pixels of the photo, and words."""
+
+    box: tuple[float, float, float, float]
+    verdict: str
+    name: str  # the nearest
+    words: str
+
+
+class MarkedPhoto(NamedTuple):
+    """A photo as a small JPEG, its size, and its regions."""
+
+    key: str
+    jpeg: bytes
+    size: tuple[int, int]
+    regions: Sequence[MarkedRegion]
+
+    @classmethod
+    def of_image(cls, image: Image, regions: Sequence[MarkedRegion]) -> MarkedPhoto:
+        """A photo as it was read."""
+        return cls(image.path, jpeg_thumbnail(image.pixels, NUMBERS.photo_side), image.pixels.size, regions)
+
+    @property
+    def line(self) -> float:
+        """How thick a line is, in pixels of the photo."""
+        return max(self.size) / 240
+
+
 @dataclass
 class StreamLog:
     """The verdicts of a run so far, thumbnails of a few images, and pages of all of them on disk."""
@@ -118,6 +150,7 @@ class StreamLog:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     parts: list[Verdicts] = field(default_factory=list)
     pages: ImagePages | None = None  # where all images are shown
+    photos: Sequence[MarkedPhoto] = ()  # where parts of photos were judged
 
     @classmethod
     def beside(cls, report: Path) -> StreamLog:
@@ -176,6 +209,7 @@ def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Tab
         drawn["tiles"] = tiles(log, session)
         drawn["margins"] = charts.histogram(verdicts.margin, verdicts.verdict, session.threshold)
         drawn["track"] = charts.track(verdicts.margin, verdicts.verdict, verdicts.threshold)
+        drawn["photos"] = log.photos
         drawn["galleries"] = [one.shown() for one in log.galleries.values() if one.count]
     return render(
         "stream.html",

@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+Places = Float[np.ndarray, " N"]  # a value at each place of the grid
+
 
 @dataclass(frozen=True)
 class MixturePrior:
@@ -92,18 +94,17 @@ class Side(NamedTuple):
     mean: float
     deviation: float
 
-    def density(self, x: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+    def density(self, x: Places) -> Places:
         """The density at each margin, with a floor for outliers."""
-        normal = torch.exp(-((x - self.mean) / self.deviation).square() / 2) / (self.deviation * math.sqrt(2 * math.pi))
-        return (1 - PRIOR.outliers) * normal + PRIOR.outliers / (GRID.step * GRID.size)
+        height = (1 - PRIOR.outliers) / (self.deviation * math.sqrt(2 * math.pi))
+        normal = height * np.exp(np.square(x - self.mean) * (-0.5 / self.deviation**2))
+        return normal + PRIOR.outliers / (GRID.step * GRID.size)
 
-    def drawn_to(
-        self, weight: Float[Tensor, " N"], x: Float[Tensor, " N"], prior: Side, images: tuple[float, float]
-    ) -> Side:
+    def drawn_to(self, weight: Places, x: Places, prior: Side, images: tuple[float, float]) -> Side:
         """The side of these images, whose mean and deviation are drawn to a prior by so many images each."""
         total, (for_mean, for_deviation) = float(weight.sum()), images
         mean = (float(weight @ x) + for_mean * prior.mean) / (total + for_mean)
-        square = float(weight @ (x - mean).square()) + for_deviation * prior.deviation**2
+        square = float(weight @ np.square(x - mean)) + for_deviation * prior.deviation**2
         return Side(mean, math.sqrt(square / (total + for_deviation)))
 
 
@@ -145,30 +146,32 @@ def fit_mixture(counts: Float[Tensor, " N"], recent: Float[Tensor, " N"], told: 
     """Threshold, `p_known` and recall interval.
 
     `counts` are the images of the stream at each place of the grid, `recent` the same with less weight for earlier
-    ones: they give the share of known images now.
+    ones: they give the share of known images now. The rounds are NumPy: vectors are small and calls many, so that
+    torch's cost per call was most of the time, and this fit as long as all that `pooled` does for 45 images.
     """
-    x, weight = GRID.margins, PRIOR.most_images / (PRIOR.most_images + counts.sum())
+    x, stream, latest, photos = (one.numpy() for one in (GRID.margins, counts, recent, told.photos))
+    stream = stream * (PRIOR.most_images / (PRIOR.most_images + stream.sum()))
     known, unknown, share = KNOWN_PRIOR, UNKNOWN_PRIOR, 0.5
     for _ in range(PRIOR.rounds):
         p = responsibility(x, known, unknown, share)
-        share = share_of(weight * counts, p)
-        from_known, from_unknown = weight * counts * p + told.photos, weight * counts * (1 - p)
+        share = share_of(stream, p)
+        from_known, from_unknown = stream * p + photos, stream * (1 - p)
         between = PRIOR.known_mean_deviations[known.mean > PRIOR.known_mean]
         for_mean = (known.deviation / between) ** 2  # the precision of the prior, in images
         known = known.drawn_to(from_known, x, KNOWN_PRIOR, (for_mean, PRIOR.known_deviation_images))
         images = PRIOR.unknown_mean_images, PRIOR.unknown_deviation_images
         unknown = unknown.drawn_to(from_unknown, x, UNKNOWN_PRIOR, images)
     for _ in range(PRIOR.share_rounds):
-        share = share_of(recent, responsibility(x, known, unknown, share))
-    p = responsibility(x, known, unknown, share)
-    shift = best_shift(p, told)
-    p = shifted(p, shift)
+        share = share_of(latest, responsibility(x, known, unknown, share))
+    p_known = torch.from_numpy(responsibility(x, known, unknown, share))
+    shift = best_shift(p_known, told)
+    p_known = shifted(p_known, shift)
     wanted = known.mean + known.deviation * quantile(1 - recall) + shift * GRID.step
-    threshold = max(wanted, margin_reaching(p, PRIOR.least_p_known))
+    threshold = max(wanted, margin_reaching(p_known, PRIOR.least_p_known))
     off = PRIOR.interval_deviation / math.sqrt(1 + float(told.photos.sum()) / PRIOR.photos_for_half)
     z = (known.mean - threshold) / known.deviation
     interval = torch.special.ndtr(torch.tensor([z - 1.645 * off, z + 1.645 * off], dtype=torch.float64))
-    return Fit(torch.tensor(threshold, dtype=torch.float64), p, interval)
+    return Fit(torch.tensor(threshold, dtype=torch.float64), p_known, interval)
 
 
 def best_shift(p: Float[Tensor, " N"], told: Told) -> int:
@@ -189,12 +192,12 @@ def shifted(p: Float[Tensor, " N"], shift: int) -> Float[Tensor, " N"]:
     return p[(torch.arange(len(p)) - shift).clamp(0, len(p) - 1)]
 
 
-def responsibility(x: Float[Tensor, " N"], known: Side, unknown: Side, share: float) -> Float[Tensor, " N"]:
+def responsibility(x: Places, known: Side, unknown: Side, share: float) -> Places:
     """The probability that an image with each margin is known: below the known mean it only falls, above only rises."""
     a, b = share * known.density(x), (1 - share) * unknown.density(x)
-    p, middle = a / (a + b), int((x < known.mean).sum().clamp(1, len(x) - 1))
-    below = p[:middle].flip(0).cummin(0).values.flip(0)
-    return torch.cat([below, p[middle:]]).cummax(0).values
+    p, middle = a / (a + b), min(max(int(np.searchsorted(x, known.mean)), 1), len(x) - 1)
+    p[:middle] = np.minimum.accumulate(p[:middle][::-1])[::-1]
+    return np.maximum.accumulate(p)
 
 
 def margin_reaching(p: Float[Tensor, " N"], least: float) -> float:
@@ -204,7 +207,7 @@ def margin_reaching(p: Float[Tensor, " N"], least: float) -> float:
     return float(GRID.margins[at - 1] + GRID.step * part.clamp(0, 1))
 
 
-def share_of(counts: Float[Tensor, " N"], p: Float[Tensor, " N"]) -> float:
+def share_of(counts: Places, p: Places) -> float:
     """The share of known images, drawn to one half."""
     return float((counts @ p + PRIOR.share_images) / (counts.sum() + 2 * PRIOR.share_images))
 

@@ -17,7 +17,7 @@ from unseen_bench.exhibits.grid import PRINTED, Grid
 from unseen_bench.methods.parse import detector_class
 from unseen_bench.run import KINDS, Row, mean_and_deviation
 from unseen_bench.run.results import COLUMNS
-from unseen_bench.run.runs import ANY_ORDER
+from unseen_bench.run.runs import ANY_ORDER, LABEL_FREE, NEEDS_ID_IMAGES
 from unseen_bench.suites import Suite
 
 VERDICT_COLUMNS = {
@@ -252,10 +252,13 @@ def mean_of(values: Iterable[float]) -> float:
 
 
 def verdict_tables(rows: Iterable[Row]) -> list[Grid]:
-    """A table per kind and order; a method without an order has only the figures that follow from no rule."""
+    """A table per kind and order; a method without an order has only the figures that follow from no rule.
+
+    What routes by the truth has no verdicts.
+    """
     rows = [row for row in rows if not row["varied"]]
     found = []
-    for kind in KINDS:
+    for kind in (LABEL_FREE, NEEDS_ID_IMAGES):
         for order in dict.fromkeys(row["order"] for row in rows if row["order"] != ANY_ORDER and row["kind"] == kind):
             groups: dict[str, list[Row]] = defaultdict(list)
             for row in rows:

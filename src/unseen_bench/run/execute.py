@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from unseen.detectors import Detector, DetectorOutput
 from unseen.errors import SettingError
-from unseen.labels import Examples
+from unseen.session import Session
 from unseen_bench.checks import (
     check_blocking,
     check_causal,
@@ -24,8 +24,8 @@ from unseen_bench.checks import (
     require_same,
     tolerance_of,
 )
-from unseen_bench.evaluate import Evaluation, evaluate, evaluate_many, over_time
-from unseen_bench.methods.fewshot import FewShot
+from unseen_bench.evaluate import Evaluation, evaluate, evaluate_many, over_time, ranked
+from unseen_bench.methods.fewshot import FewShot, taught
 from unseen_bench.methods.posthoc import PostHoc, fit
 from unseen_bench.oracles import run_oracle
 from unseen_bench.run.experiment import finite
@@ -70,7 +70,7 @@ def execute(suite: Suite, run: Run, *, device: str = CPU) -> RunResult:
     if run.kind == ROUTED_BY_TRUTH:
         evaluation = run_oracle(run.method.name, detector, trial, seed=run.seed)
     else:
-        evaluation = evaluate(detector, trial)
+        evaluation = evaluate(Session(detector) if run.is_judged else ranked(detector), trial)
         assert_own_stream(detector, evaluation, run)
     return to_result(suite, run, pool, order, evaluation, device=device)
 
@@ -94,7 +94,8 @@ def to_result(
     suite: Suite, run: Run, pool: Trial, order: Int[Tensor, " T"], evaluation: Evaluation, *, device: str
 ) -> RunResult:
     """An evaluation as a row, and the values of its samples in the suite's own order."""
-    trial, output, in_order = evaluation.trial, evaluation.output, run.order != ANY_ORDER
+    trial, output, has_course = evaluation.trial, evaluation.output, run.order != ANY_ORDER and not run.settings
+    course = over_time(evaluation, points=NUMBERS.points) if has_course else []
     row = {
         **run_identity(suite, run, device=device),
         "samples": len(trial.z),
@@ -102,8 +103,8 @@ def to_result(
         "unknown": _sizes(pool),
         "by_set": {name: _defined_metrics(run, metrics) for name, metrics in evaluation.by_source.items()},
         **_defined_metrics(run, evaluation.metrics),
-        "over_time": [finite(part) for part in over_time(evaluation, points=NUMBERS.points)] if in_order else [],
-        "reliability": [list(finite(one._asdict()).values()) for one in evaluation.reliability if in_order],
+        "over_time": [_defined_metrics(run, part) for part in course],
+        "reliability": [list(finite(one._asdict()).values()) for one in evaluation.reliability if run.is_judged],
         **evaluation.cost._asdict(),
         "torch": torch.__version__,
     }
@@ -144,7 +145,7 @@ def prepare(suite: Suite, run: Run, device: str = CPU) -> tuple[Trial, Detector[
     z, label = held_out.z.to(device), held_out.label.to(device)
     if isinstance(detector, PostHoc):
         return rest, fit(detector, z, label)
-    return rest, replace(detector, labels=replace(detector.labels, examples=Examples(z, label)))
+    return rest, taught(detector, z, label)
 
 
 def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:
@@ -253,9 +254,9 @@ def _named_rule(run: Run, rule: str) -> Iterator[None]:
 
 
 def _defined_metrics(run: Run, metrics: Mapping[str, float]) -> Row:
-    """The metrics, None where undefined: verdicts of a run without an order depend on the order all the same."""
-    ordered = OF_VERDICTS if run.order == ANY_ORDER else ()
-    return finite({name: math.nan if name in ordered else value for name, value in metrics.items()})
+    """The metrics, None where undefined: among them those of verdicts that nobody asked for."""
+    left_out = () if run.is_judged else OF_VERDICTS
+    return finite({name: math.nan if name in left_out else value for name, value in metrics.items()})
 
 
 def _sizes(pool: Trial) -> dict[str, int]:

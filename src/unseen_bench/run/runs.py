@@ -72,6 +72,11 @@ class Run:
         return NEEDS_ID_IMAGES if issubclass(self.method.kind, (PostHoc, FewShot)) else LABEL_FREE
 
     @property
+    def is_judged(self) -> bool:
+        """Whether its verdicts count: not those of a control, of a sweep, or of what has no order to learn in."""
+        return self.kind != ROUTED_BY_TRUTH and not self.settings and self.order != ANY_ORDER
+
+    @property
     def method(self) -> Method:
         """The method that `detector` names, with the settings that are part of it."""
         return Method.parse(self.detector)

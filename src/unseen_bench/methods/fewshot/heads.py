@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.distributions import Chi2
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize
 
 from unseen.detectors.base import DetectorOutput, setting
+from unseen.errors import import_extra
 from unseen.odds import energy
 from unseen_bench.methods.fewshot.base import FewShot, Schedule, train
 from unseen_bench.methods.posthoc import MSP, fit
@@ -76,13 +76,13 @@ class VOSHead(FewShot):
         """One outlier per name that has examples.
 
         The least likely of n normal draws is the farthest in units of the covariance: its squared distance is the
-        largest of n chi-squares, and its direction is uniform.
+        largest of n chi-squares, which the n-th root of one uniform number gives, and its direction is uniform.
         """
         mean, factor = self.spread
         names, width = mean.shape
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
-            reach = Chi2(float(width)).sample((NUMBERS.drawn, names)).amax(0).sqrt().unsqueeze(1)
+        uniform = torch.rand(names, 1, generator=generator, dtype=torch.float64)
+        larger = -torch.expm1(uniform.log() / NUMBERS.drawn)  # the share of draws that lie even farther
+        reach = torch.from_numpy(import_extra("scipy.special", "bench").chdtri(width, larger.numpy())).sqrt()
         direction = normalize(torch.randn(names, width, generator=generator), dim=1)
         drawn = mean + (reach * direction).to(mean) @ factor.T
         return drawn[self.examples.counts(names) > 0]
@@ -133,10 +133,15 @@ class NPOSHead(FewShot):
         """As many outliers as a tenth of the examples, and no fewer than one."""
         z = self.images
         count = max(1, len(z) // 10)
-        boundary = z[self._distance(z, own=True).topk(count).indices]
+        boundary = z[self.distance_to_others.topk(count).indices]
         noise = torch.randn(8, count, z.shape[1], generator=generator).to(z) / z.shape[1] ** 0.5
         drawn = normalize(boundary + self.deviation * noise, dim=2).flatten(0, 1)
         return drawn[self._distance(drawn).topk(count).indices]
+
+    @cached_property
+    def distance_to_others(self) -> Float[Tensor, " n"]:
+        """How far each example lies from the k-th nearest of the others."""
+        return self._distance(self.images, own=True)
 
     def _distance(self, z: Float[Tensor, "T d"], *, own: bool = False) -> Float[Tensor, " T"]:
         """1 - the cosine of the k-th nearest example, itself left out where `own`."""

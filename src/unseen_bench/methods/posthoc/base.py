@@ -63,12 +63,12 @@ def fit(detector: P, z: Float[Tensor, "n d"], label: Int[Tensor, " n"]) -> P:
             f"got {len(present)}; add images or remove names"
         )
     copied = copy.copy(detector)
-    weight, bias = _fit_head(_ByValue(z), _ByValue(label))
+    weight, bias = _fit_head(ByValue(z), ByValue(label))
     object.__setattr__(copied, "_images", LabelledImages(z, label, weight.to(z), bias.to(z)))
     return copied
 
 
-class _ByValue:
+class ByValue:
     """A tensor that is equal to one with the same values, so that twelve methods share one fit."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -78,11 +78,11 @@ class _ByValue:
         return hash((tuple(self.tensor.shape), float(self.tensor.double().sum())))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByValue) and torch.equal(self.tensor, other.tensor)
+        return isinstance(other, ByValue) and torch.equal(self.tensor, other.tensor)
 
 
 @lru_cache(maxsize=2)
-def _fit_head(z: _ByValue, label: _ByValue) -> tuple[Tensor, Tensor]:
+def _fit_head(z: ByValue, label: ByValue) -> tuple[Tensor, Tensor]:
     models = import_extra("sklearn.linear_model", "bench")
     # features are unit; CLIP's own linear probes use C = 0.3 on features of norm 10
     head = models.LogisticRegression(C=30.0, max_iter=200, tol=1e-3)
