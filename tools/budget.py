@@ -61,9 +61,9 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_148, 10_500),
+    Budget("unseen", "lines", 12_271, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
-    Budget("unseen_bench", "lines", 6_000, 5_700),
+    Budget("unseen_bench", "lines", 6_001, 5_700),
     Budget("tests", "lines", 16_606, 13_500),
     Budget("benchmarks", "lines", 2_830, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from unseen.errors import LabelError
-from unseen.labels import vocabulary
+from unseen.vocabulary import nouns as vocabulary
 from unseen_bench.mining import synset_names, word_list, wordnet
 from unseen_bench.mining.corpus import distinct_words
 from unseen_bench.mining.miners import CSP_EXCLUDED, EXCLUDED
