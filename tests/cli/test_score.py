@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
 import sys
 from dataclasses import replace
@@ -67,14 +66,6 @@ def test_score_prints_a_verdict_per_sample_and_a_summary():
     assert (last["summary"]["seen"], last["state"]) == (90, None)
     lines = run(*ONE).stdout.splitlines()
     assert len([line for line in lines if "known" in line]) == 90
-
-
-def test_the_summary_is_a_line_of_counts_threshold_and_files():
-    summary = run(*ONE, *STATE).stderr.splitlines()[-1]
-    pattern = r"known \d+ · doubtful \d+ · unknown \d+ · threshold -?[\d.]+ \(keeps 95 % of known, .*\) · state saved"
-    assert re.fullmatch(pattern, summary)
-    assert "a guess with mcm: --calibrate known/" in run(*ONE, "--detector", "mcm").stderr
-    assert "a guess" not in summary
 
 
 def test_score_goes_on_from_its_state_with_its_detector_and_threshold():

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from unseen import Session, demo, detectors
-from unseen.discover import group, promote, rename, retire
+from unseen.discover import promote, rename, retire
 from unseen.discover.edit import anchor_near_images
 from unseen.errors import LabelError, StateError
 
@@ -82,16 +82,6 @@ def test_the_session_goes_on_after_a_promotion_and_survives_a_checkpoint(promote
     two = again.observe(pack.z[500:])
     assert torch.equal(one.margin, two.margin)
     assert again.reservoir.journal[-1]["verb"] == "promote"
-
-
-def test_one_image_is_enough(grouping, pack):
-    kept = grouping.session.reservoir.images
-    key = next(
-        key for key, known in zip(kept.keys, kept.known.tolist(), strict=True) if key.startswith("truck/") and not known
-    )
-    done = promote(grouping.session, key, "truck", TRUCK)
-    assert done.record["images"] == 1
-    assert done.session.detector.labels.names[-1] == "truck"
 
 
 def test_a_text_that_is_near_enough_to_its_images_stays_and_another_moves_towards_them(session, ships, grouping):
@@ -167,11 +157,6 @@ def test_every_detector_goes_on_some_by_their_state_others_from_the_kept_images(
     assert done.record["carried"] == (name != "adaneg")
     assert len(done.session.detector.labels.names) == len(pack.space.names) + 1
     assert len(done.session.observe(pack.z[150:170])) == 20
-
-
-def test_grouping_after_a_promotion_leaves_out_what_is_known_now(promoted, ships):
-    keys = {key for one in group(promoted.session).groups for key in one.keys}
-    assert len(keys & set(ships.keys)) < 0.2 * ships.size
 
 
 @pytest.mark.parametrize("text", [SHIP[:10], SHIP[None], torch.zeros(512), torch.full((512,), torch.nan)])

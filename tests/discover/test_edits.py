@@ -28,14 +28,6 @@ def load(state) -> Session:
     return Session.load(state)
 
 
-def test_an_edit_changes_state_and_label_space_together(state):
-    done = edits.apply(state, lambda session: promote(session, 1, "ship", SHIP))
-    again = load(state)
-    assert again.detector.labels.names[-1] == "ship"
-    assert again.detector.labels.fingerprint == done.session.detector.labels.fingerprint
-    assert [one["verb"] for one in again.reservoir.journal] == ["promote"]
-
-
 def test_a_refused_edit_changes_nothing(state):
     before = state.read_bytes()
     with pytest.raises(StateError):

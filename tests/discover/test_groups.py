@@ -44,11 +44,6 @@ def test_a_group_says_when_it_was_seen_and_shows_central_images(grouping, sessio
     assert json.loads(json.dumps(one.row()))["suggestions"][0]["word"]
 
 
-def test_grouping_again_gives_the_same_numbers(grouping):
-    again = group(grouping.session)
-    assert {one.number: set(one.keys) for one in again.groups} == {one.number: set(one.keys) for one in grouping.groups}
-
-
 def test_numbers_stay_while_the_stream_goes_on(session, pack):
     run = Session(pack.space)
     run.observe(pack.z[:300], pack.keys[:300])

@@ -55,15 +55,6 @@ def test_corrections_go_on_to_teach_after_a_checkpoint_and_in_later_images(sessi
     assert done.threshold < plain.threshold - 0.2
 
 
-def test_the_latest_word_counts(session):
-    key = session.reservoir.images.keys[0]
-    twice = correct(correct(session, {key: "horse"}).session, {key: "dog"}).session
-    assert twice.reservoir.corrections == {key: "dog"}
-    z, known = twice.reservoir.corrected(["dog"])
-    assert torch.equal(z, twice.reservoir.images.features[:1])
-    assert known.tolist() == [True]
-
-
 def test_words_on_images_that_are_not_kept_are_refused(session):
     with pytest.raises(DataError, match="expected keys of kept images, got 1 others such as 'nowhere'"):
         correct(session, {"nowhere": "dog"})

@@ -11,7 +11,7 @@ from unseen.encoders import catalogue, load_encoder
 from unseen.encoders.offline import encoder as offline
 from unseen.encoders.offline import text
 from unseen.encoders.runtimes import RUNTIMES, onnx_tower
-from unseen.errors import EncoderError, MissingExtra, SettingError
+from unseen.errors import EncoderError, MissingExtra
 from unseen.features import load_features
 from unseen.images import Image, find_images, read_entries
 
@@ -70,12 +70,6 @@ def test_shared_photos_land_where_the_shared_features_are(tower, features):
     # the photos are 96 pixels wide and in another order than the features, which saw them whole
     nearest = (tower.images(batch) @ load_features(features / "images-imagenet_val5.safetensors").z.T).amax(dim=1)
     assert 0.75 < nearest.mean() < 0.95
-
-
-def test_an_encoder_that_was_not_fetched_is_reported(monkeypatch, tmp_path):
-    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path))
-    with pytest.raises(EncoderError, match="run: unseen models fetch offline"):
-        load_encoder("offline")
 
 
 def test_dequantised_weights_have_the_layout_of_torch(tmp_path):
@@ -145,8 +139,3 @@ def test_a_missing_onnx_package_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingExtra, match=r"pip install .*\[encode\]'"):
         offline.read_weights(tmp_path / "m.onnx")
-
-
-def test_unknown_models_are_named():
-    with pytest.raises(SettingError, match="expected one of offline, ViT-B/16"):
-        catalogue.find_model("ViT-X")

@@ -137,14 +137,6 @@ def test_a_file_that_neither_decodes_is_skipped_with_pillows_reason(encoder, pho
     assert skipped(found.rows) == [row for batch in read_images(photos) for row in batch.skipped]
 
 
-def test_a_batch_without_pixels_has_no_vectors(encoder):
-    entries = [Entry.of_bytes("a", "", lambda: b"no picture")] * 3
-    for some in (make_launcher(encoder), decoding_launcher(encoder)):
-        (found,) = encode_ahead(entries, some, size=3)
-        assert found.z.numel() == 0
-        assert [type(row) for row in found.rows] == [Skipped] * 3
-
-
 def test_reading_does_not_run_far_ahead(encoder):
     begun = []
     entries = (Entry(str(i), "", lambda: begun.append(1) or pictures(1)[0].pixels) for i in range(5000))

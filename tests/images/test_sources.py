@@ -4,8 +4,6 @@ import io
 import os
 import re
 import sys
-import time
-from functools import partial
 
 import pytest
 
@@ -51,23 +49,12 @@ def test_unreadable_images_are_reported_in_place_and_never_replaced(folder):
     assert batch.skipped[0].reason
 
 
-def test_a_batch_is_a_sequence_of_images(folder):
-    batch = only(folder)
-    assert [image.path for image in batch[1:]] == [batch[1].path, batch[2].path]
-
-
 def test_image_lists_carry_labels(folder):
     (folder / "list.txt").write_text("a.JPG 7\nb/two.png -1\n\nb/one.webp\ngone.png 3\nwith space.png 4\n")
     flat().save(folder / "with space.png")
     batch = only(folder / "list.txt")
     assert [image.label for image in batch] == ["7", "-1", None, "4"]
     assert batch.skipped == (Skipped(str(folder / "gone.png"), "cannot be opened: No such file or directory"),)
-
-
-def test_image_lists_may_start_elsewhere(folder, tmp_path_factory):
-    listing = tmp_path_factory.mktemp("lists") / "val.txt"
-    listing.write_text("b/two.png 1\n", encoding="utf-8-sig")
-    assert len(only(listing, root=folder)) == 1
 
 
 def test_names_of_classes_given_as_an_image_list_are_refused(folder):
@@ -104,17 +91,6 @@ def test_a_missing_path_is_an_error(tmp_path):
 def test_settings_have_a_range(folder, setting):
     with pytest.raises(SettingError, match="at least 1"):
         next(read_images(folder, **setting))
-
-
-def test_threads_keep_the_order():
-    def slowly(i):
-        time.sleep(0.002 * (i % 3))
-        return flat((i, 0, 0))
-
-    entries = [Entry(str(i), str(i), partial(slowly, i)) for i in range(60)]
-    batches = list(read_entries(entries, size=7))
-    assert [image.pixels.getpixel((0, 0))[0] for batch in batches for image in batch] == list(range(60))
-    assert [len(batch) for batch in batches] == [7] * 8 + [4]
 
 
 def test_decoding_does_not_run_far_ahead():

@@ -50,13 +50,6 @@ def kinds_of(parent: str) -> list[str]:
     return sorted({placed.nouns.synsets[place].word for place in places} - {parent})[:60]
 
 
-def test_mining_twice_gives_the_same_space_and_encodes_nothing_again(tmp_path: Path) -> None:
-    first = build(tmp_path, "cat", "dog")
-    encoder = HashEncoder()
-    assert build(tmp_path, "cat", "dog", encoder=encoder).fingerprint == first.fingerprint
-    assert encoder.encoded == 2
-
-
 def test_other_names_encode_only_the_words_that_are_new(tmp_path: Path) -> None:
     build(tmp_path, "cat")
     encoder = HashEncoder()

@@ -19,7 +19,6 @@ from unseen.report.stream_page import (
     Gallery,
     StreamLog,
     Thumbnail,
-    about,
     label_section,
     page,
     tiles,
@@ -136,11 +135,6 @@ def test_an_empty_stream_makes_a_page(tmp_path: Path, labels: LabelSpace) -> Non
     assert "No image could be read" in path.read_text()
 
 
-def test_about_names_encoder_label_space_and_detector(labels: LabelSpace) -> None:
-    session = Session(detectors.make("default", labels))
-    assert about(session).startswith("encoder unnamed · 6 names + 30 negatives (fingerprint ")
-
-
 def test_a_histogram_stacks_the_three_verdicts_and_misses_no_image() -> None:
     margin, words = (
         torch.tensor([-3.0, -3.0, 0.2, 0.2, 0.2, 4.0]),
@@ -163,12 +157,6 @@ def test_charts_draw_any_range(values: list[float]) -> None:
         assert all(-1 <= x <= one.width for x in across)
 
 
-def test_curves_leave_out_what_is_undefined() -> None:
-    chart = charts.curves({"online": [(10, 50.0), (20, float("nan")), (30, 90.0)]})
-    assert chart.grid[-1][1] == "100"
-    assert [len(points.split()) for _, points in chart.lines] == [2]
-
-
 def test_every_image_is_on_a_page_in_order_of_arrival(tmp_path: Path, labels: LabelSpace) -> None:
     (tmp_path / "out.pages").mkdir()
     (tmp_path / "out.pages" / "9.html").write_text("of an earlier run")
@@ -182,13 +170,6 @@ def test_every_image_is_on_a_page_in_order_of_arrival(tmp_path: Path, labels: La
     for page_file in (tmp_path / "out.pages").iterdir():
         assert all((page_file.parent / link).exists() for link in re.findall(r'href="([^"]+)"', page_file.read_text()))
     assert [key for link in links for key in re.findall(r'title="(\d+.jpg)"', (tmp_path / link).read_text())] == keys
-
-
-def test_a_short_stream_has_no_further_pages(tmp_path: Path, labels: LabelSpace) -> None:
-    session, log = Session(detectors.make("default", labels)), StreamLog.beside(tmp_path / "out.html")
-    log.add(["a", "b"], session.observe(stream(labels, 2)), [None] * 2)
-    write(tmp_path / "out.html", log, session, title="t")
-    assert [path.name for path in tmp_path.iterdir()] == ["out.html"]
 
 
 def test_the_threshold_is_drawn_as_each_image_met_it() -> None:

@@ -103,15 +103,6 @@ def test_lines_say_what_they_leave_out_of_their_papers(ran):
         assert f"{name} trains a head on frozen features; the printed {name[:-5].upper()} trains a network" in fitted
 
 
-def test_every_line_of_a_table_has_the_same_number_of_columns(ran):
-    suite, rows, _ = ran
-    for table in tables.tables(rows, suite):
-        lines = [line for line in table.grid().markdown().splitlines() if line.startswith("|")]
-        assert len({line.count("|") for line in lines}) == 1
-        body = [line for line in table.grid().latex().splitlines() if line.endswith(r"\\")][1:]
-        assert {line.count("&") for line in body} == {2 * len(table.columns) + 4}
-
-
 def test_the_page_is_self_contained_and_keeps_kinds_apart(ran, tmp_path):
     suite, rows, results = ran
     path = tmp_path / "report.html"

@@ -154,23 +154,6 @@ def test_bank_sizes_around_the_change_of_rows_per_thread_match_naive(rows, dtype
     assert all(error < limit for error in difference(first, exact).values())
 
 
-def test_an_empty_stream_changes_nothing():
-    inputs = on_gpu(0, 10, 8, 1.0)
-    got = cuda.scan(*inputs, **PAPER)
-    assert got.read.label.shape == (0,)
-    assert torch.equal(got.bank, inputs[0])
-
-
-@pytest.mark.parametrize("split", [0, 1, 37, 119, 120])
-def test_a_scan_resumes_at_any_sample(split):
-    anchors, teacher, z, step = on_gpu(120, 500, 16, 0.6)
-    whole = cuda.scan(anchors, teacher, z, step, **PAPER)
-    first = cuda.scan(anchors, teacher[:split], z[:split], step[:split], **PAPER)
-    second = cuda.scan(first.bank, teacher[split:], z[split:], step[split:], **PAPER)
-    torch.testing.assert_close(second.bank, whole.bank, rtol=0, atol=1e-12)
-    torch.testing.assert_close(second.read.energy, whole.read.energy[split:], rtol=0, atol=1e-10)
-
-
 def same_bits(first: Scan, second: Scan) -> bool:
     pairs = zip((*first.read, first.bank), (*second.read, second.bank), strict=True)
     return all(torch.equal(a, b) for a, b in pairs)
@@ -216,15 +199,3 @@ def test_zero_padding_does_not_change_the_result_of_a_shorter_stream():
     short = naive.scan(anchors, z[:170] @ anchors.T / 0.01, z[:170], step[:170], **PAPER)
     torch.testing.assert_close(many.bank[1], short.bank, rtol=0, atol=1e-10)
     torch.testing.assert_close(many.read.energy[1, :170], short.read.energy, rtol=0, atol=1e-9)
-
-
-def test_torch_precision_settings_do_not_affect_the_scan():
-    inputs = on_gpu(300, 1000, 512, 0.5, dtype=torch.float32)
-    expected = cuda.scan(*inputs, **PAPER)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert same_bits(expected, cuda.scan(*inputs, **PAPER))
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -14,13 +14,10 @@ import httpx
 import pytest
 import torch
 
-from helpers.service import Server, flat, same
+from helpers.service import ApiKeys, Client, Remote, Server, flat, listening_socket, same
 from helpers.streams import space, stream
 from unseen import Session
 from unseen.errors import ServiceError
-from unseen.serve.client import Client, Remote
-from unseen.serve.http.auth import ApiKeys
-from unseen.serve.run import listening_socket
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 LABELS = space(dtype=torch.float32)

@@ -12,16 +12,12 @@ import pytest
 import torch
 
 import unseen
-from helpers.service import Server, downloaded, flat, reference, same
+from helpers.service import FORM, RAW, Client, Limits, Server, StreamConfig, downloaded, flat, reference, same
 from helpers.streams import space, stream
 from unseen import Session
 from unseen.detectors import Online
 from unseen.errors import ServiceError
 from unseen.labels import Examples, with_examples
-from unseen.serve.client import Client
-from unseen.serve.http.bodies import FORM, RAW
-from unseen.serve.settings import Limits
-from unseen.serve.stream.folder import StreamConfig
 from unseen.storage.files import save_tensors
 from unseen.verdicts import FIELDS, VERDICTS
 

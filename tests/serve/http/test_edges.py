@@ -11,21 +11,24 @@ import torch
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from helpers.service import Server
-from helpers.streams import space, stream
+from helpers.service import (
+    DataFolder,
+    Limits,
+    Server,
+    Service,
+    Settings,
+    Stream,
+    StreamConfig,
+    StreamStore,
+    create_app,
+    sample_batch,
+)
+from helpers.streams import space
 from unseen import LabelSpace, Session
-from unseen.cli import app, options
+from unseen.cli import app
 from unseen.errors import FeatureError, ServiceError, SettingError
-from unseen.serve.http.app import create_app
-from unseen.serve.http.service import Service
-from unseen.serve.settings import Limits, Settings
-from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.folder import DataFolder, StreamConfig
-from unseen.serve.stream.store import StreamStore
-from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
-Z = stream(LABELS, 20)
 
 
 @pytest.fixture(scope="module")
@@ -213,10 +216,6 @@ def test_a_data_folder_that_cannot_be_one_is_refused_in_a_sentence(tmp_path, bad
     for words in (["serve", "--port", "0"], ["keys", "add"]):
         result = CliRunner().invoke(app, [*words, "--data", str(path)])
         assert isinstance(result.exception, SettingError)
-
-
-def test_the_default_data_folder_is_not_the_working_directory():
-    assert options.SERVICE_DATA.is_absolute()
 
 
 def test_an_error_does_not_say_where_our_files_are(server, folder):

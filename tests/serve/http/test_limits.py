@@ -7,10 +7,8 @@ import socket
 import pytest
 import torch
 
-from helpers.service import Server
+from helpers.service import Client, Limits, Server
 from helpers.streams import space, stream
-from unseen.serve.client import Client
-from unseen.serve.settings import Limits
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 300)

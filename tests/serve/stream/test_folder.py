@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from helpers.service import DataFolder, Settings, StreamConfig, StreamStore
 from helpers.streams import space
 from unseen.errors import StateError
-from unseen.serve.settings import Settings
-from unseen.serve.stream.folder import DataFolder, StreamConfig
-from unseen.serve.stream.store import StreamStore
 
 LABELS = space(dtype=torch.float32)
 SETTINGS = Settings(Path(), encoder=None)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unseen.serve.settings import PAGE
-from unseen.serve.stream.batch import BatchVerdicts
-from unseen.serve.stream.history import History, RecentItems, UnknownAlarm
+from helpers.service import PAGE, BatchVerdicts, History, RecentItems, UnknownAlarm
 from unseen.verdicts import VERDICT_DTYPE
 
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
-import resource
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
 import pytest
 import torch
 
+from helpers.service import (
+    DataFolder,
+    Durability,
+    Settings,
+    Stream,
+    StreamConfig,
+    StreamStore,
+    sample_batch,
+    write_config,
+)
 from helpers.streams import space, stream
-from unseen.serve.run import raise_file_limit
-from unseen.serve.settings import Durability, Settings
-from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.folder import DataFolder, StreamConfig, write_config
-from unseen.serve.stream.store import StreamStore
-from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 40)
@@ -144,18 +145,6 @@ def test_streams_open_beside_each_other(data, monkeypatch):
     streams.open_all()
     assert [entry.status for entry in streams.entries.values()] == ["ready"] * 3
     streams.close()
-
-
-def test_the_service_raises_its_file_limit_to_what_it_may_have():
-    code = (
-        "import resource; from unseen.serve.run import raise_file_limit\n"
-        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); raise_file_limit()\n"
-        "assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard"
-    )
-    assert callable(raise_file_limit)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 64
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.timing

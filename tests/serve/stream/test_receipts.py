@@ -7,13 +7,19 @@ import threading
 import pytest
 import torch
 
-from helpers.service import flat, reference, same
+from helpers.service import (
+    BatchVerdicts,
+    Durability,
+    Journal,
+    Stream,
+    StreamConfig,
+    flat,
+    reference,
+    same,
+    sample_batch,
+    write_config,
+)
 from helpers.streams import space, stream
-from unseen.serve.settings import Durability
-from unseen.serve.stream.batch import BatchVerdicts, sample_batch
-from unseen.serve.stream.folder import StreamConfig, write_config
-from unseen.serve.stream.journal import Journal
-from unseen.serve.stream.stream import Stream
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 30)
