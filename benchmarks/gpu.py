@@ -28,7 +28,7 @@ from PIL import Image as Pillow
 from torch import Tensor
 
 from speed import naive_loop
-from unseen import LabelSpace, scan
+from unseen import LabelSpace
 from unseen.detectors import Detector, Online, PooledEvidence
 from unseen.encoders.offline.encoder import SIZES, OfflineEncoder
 from unseen.errors import EncoderError, MissingExtra
@@ -45,7 +45,6 @@ from unseen_bench.run.timing import median_seconds
 REPOSITORY = Path(__file__).parents[1]
 KNOWN, NEGATIVES, DIM = 1_000, 10_000, 512
 IMAGES, SETS = 50_000, (10_000, 10_000, 10_000, 5_640)  # known images, and those of four unknown sets
-MODES = ("float32", "split", "tf32")  # how reads are multiplied
 MULTIPLICATIONS = 12 * (197 * 12 * 768**2 + 2 * 197**2 * 768) + 196 * 768**2 + 768 * 512  # of an image, as a textbook
 PICTURES = {"500 x 375": ((500, 375), 93), "96 x 72": ((96, 72), 90)}  # width and height, quality
 DISTINCT = 256  # files; the rest are links to them, so that all are in memory
@@ -119,16 +118,14 @@ def scan_rows(_: Arguments) -> Iterator[Row]:
     taught = int((routes > 0).sum()) * KNOWN + int((routes < 0).sum()) * NEGATIVES  # pairs of teacher and row
     # gate, reads; then for each teacher its targets, its cosines and its share of the rewrite
     least = 2.0 * DIM * (2 * samples * (KNOWN + NEGATIVES) + 3 * taught) / measured_ceilings()["float32 TFLOP/s"] / 1e12
-    for mode in MODES:
-        with scan.using(f"cuda-{mode}"):
-            total = sum(median_seconds(partial(online.observe, online.start(), part), repeat=3) for part in parts)
-        yield {
-            "case": f"four streams, {mode}",
-            "s": total,
-            "µs per sample": 1e6 * total / samples,
-            "times naive": naive * samples / total,
-            "of floor": total / least,
-        }
+    total = sum(median_seconds(partial(online.observe, online.start(), part), repeat=3) for part in parts)
+    yield {
+        "case": "four streams",
+        "s": total,
+        "µs per sample": 1e6 * total / samples,
+        "times naive": naive * samples / total,
+        "of floor": total / least,
+    }
 
 
 def batches(_: Arguments) -> Iterator[Row]:

@@ -12,7 +12,6 @@ from torch import Tensor
 from helpers.tiny_text import HashEncoder, TableEncoder
 from unseen import LabelSpace
 from unseen.errors import LabelError, SettingError
-from unseen.labels import LearnedPrompts
 from unseen_bench.mining import MINERS, Corpus, mine
 from unseen_bench.mining.miners import by_density, quantile, quantile_duplicates_last, sorted_cosine
 
@@ -154,15 +153,6 @@ def test_progress_is_told_while_words_are_encoded_and_only_then(tmp_path: Path) 
     assert seen == [(80, 80), (20, 20)]
     build(tmp_path, progress=lambda done, total: seen.append((done, total)))
     assert len(seen) == 2
-
-
-def test_learned_vectors_stand_for_the_names_only(tmp_path: Path) -> None:
-    rows = HashEncoder(fingerprint="learned").texts(NAMES)
-    prompt = LearnedPrompts(dict(zip(NAMES, rows, strict=True)), "lapt")
-    space = build(tmp_path, prompt=prompt)
-    torch.testing.assert_close(space.id_anchors, rows)
-    assert space.prompt.startswith("learned: lapt")
-    assert space.manifest["noun_prompt"] == "The nice {}."
 
 
 def test_bad_options_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from unseen import Session, checkpoint, demo
 from unseen.discover import edits, promote, rename, retire
 from unseen.errors import StateError
-from unseen.storage.locks import locked
+from unseen.storage.files import locked
 
 WORDS = demo.vocabulary()
 SHIP, TRUCK = (WORDS.vectors[WORDS.words.index(word)] for word in ("ship", "truck"))

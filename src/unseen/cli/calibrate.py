@@ -32,7 +32,7 @@ def calibrate(
     """
     from unseen.cli import spaces
     from unseen.cli.calibration import CalibrationOptions, KnownSource, calibration_lines
-    from unseen.storage.locks import check_unchanged, content_mark, locked
+    from unseen.storage.files import check_unchanged, content_mark, locked
 
     mark, source = content_mark(state), KnownSource.find(known, CalibrationOptions(recall, guarantee, keep_odd))
     if not state.exists():

@@ -75,7 +75,7 @@ def detect(
     from unseen.cli import run, session
     from unseen.images import find_images
     from unseen.report.stream_page import StreamLog
-    from unseen.storage.locks import content_mark
+    from unseen.storage.files import content_mark
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     alarms, log = StreamAlarms.of(alarm), StreamLog.beside(report) if report else None

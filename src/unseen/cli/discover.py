@@ -121,7 +121,7 @@ def group(
 def _groups_of_state(state: Path, words: str) -> Grouping:
     from unseen.cli import spaces
     from unseen.discover import group as grouped
-    from unseen.storage.locks import locked
+    from unseen.storage.files import locked
 
     vocabulary = spaces.load_vocabulary(words, spaces.open_session(state).detector.labels)
     with locked(state):  # the state may have gone on meanwhile

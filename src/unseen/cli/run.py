@@ -30,8 +30,7 @@ from unseen.images import Entry, Image
 from unseen.images.decode import jpeg_thumbnail
 from unseen.report import stream_page
 from unseen.snapshot import Snapshot
-from unseen.storage.files import load_tensors, save_tensors
-from unseen.storage.locks import check_unchanged, locked
+from unseen.storage.files import check_unchanged, load_tensors, locked, save_tensors
 from unseen.verdicts import VERDICTS, Verdicts
 
 BATCH = 32  # photos between two looks at Ctrl-C

@@ -67,7 +67,7 @@ def score(
     from unseen.alarm import StreamAlarms
     from unseen.cli import calibration, run, session
     from unseen.features import load_features
-    from unseen.storage.locks import content_mark
+    from unseen.storage.files import content_mark
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     labels = LabelSpace.load(space)

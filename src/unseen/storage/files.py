@@ -1,4 +1,4 @@
-"""Write files whole or not at all, read back only what was written, and keep what can be made again in a cache."""
+"""Write files whole or not at all, one writer at a time, and read back only what was written; where the cache is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 
 from unseen.errors import StateError
@@ -57,6 +58,30 @@ def remove_stale(path: Path) -> None:
         with suppress(FileNotFoundError):
             if time.time() - torn.stat().st_mtime > STALE:
                 torn.unlink()
+
+
+@contextmanager
+def locked(path: Path, *, wait: float = 5.0) -> Iterator[None]:
+    """Hold the lock of a file; refuse after `wait` seconds in which another process held it.
+
+    What a command that was killed left half written of the file is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        held = FileLock(lock).acquire(timeout=wait)
+    except Timeout as error:
+        raise StateError(
+            f"expected {path} for this command alone, got one that another process is changing; "
+            "wait until that command has ended"
+        ) from error
+    with held:
+        try:
+            remove_stale(path)
+            yield
+        finally:
+            with suppress(OSError):  # while it is held, so that nobody locks a name that is about to go
+                lock.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -108,6 +133,20 @@ def claimed_metadata(path: str | Path) -> dict[str, str]:
             return file.metadata() or {}
     except (SafetensorError, OSError):
         return {}
+
+
+def content_mark(path: Path | None) -> str:
+    """A mark that differs between two contents of a file of `save_tensors`, "" where there is no file."""
+    return claimed_checksum(path) if path else ""
+
+
+def check_unchanged(path: Path, mark: str) -> None:
+    """Refuse a file that another command has changed since its mark was read; called while its lock is held."""
+    if content_mark(path) != mark:
+        raise StateError(
+            f"expected {path} as it was when this command began, got one that another command has changed since; "
+            "nothing was learned or changed, run it again"
+        )
 
 
 def check_kind(path: str | Path, *, kind: str) -> None:

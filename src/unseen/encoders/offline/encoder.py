@@ -17,13 +17,19 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.encoders import preprocess
-from unseen.encoders.device import fast_dtype, pick_device
 from unseen.encoders.offline import text
 from unseen.encoders.offline.fetch import WheelFile
 from unseen.encoders.offline.text import TextTower
 from unseen.encoders.preprocess import Preprocess
 from unseen.encoders.runtimes import BATCH, OUTPUT, TowerRuntimes, check_runtime
-from unseen.encoders.torch_encoder import Where, explained_imports, mix_precision, patch_vectors
+from unseen.encoders.torch_encoder import (
+    Where,
+    explained_imports,
+    fast_dtype,
+    mix_precision,
+    patch_vectors,
+    pick_device,
+)
 from unseen.errors import EncoderError, import_extra
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch, as_images
