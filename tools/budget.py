@@ -64,8 +64,8 @@ BUDGETS = (
     Budget("unseen", "lines", 12_151, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 6_001, 5_700),
-    Budget("tests", "lines", 16_193, 13_500),
-    Budget("benchmarks", "lines", 2_828, 2_200),
+    Budget("tests", "lines", 16_162, 13_500),
+    Budget("benchmarks", "lines", 2_825, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
@@ -79,8 +79,8 @@ BUDGETS = (
     Budget("detect", "files", 45, 30),
     Budget("observe", "functions", 159, 110, due="31"),
     Budget("observe", "files", 29, 20, due="31"),
-    Budget("bench", "functions", 268, 200),
-    Budget("bench", "files", 44, 30),
+    Budget("bench", "functions", 263, 200),
+    Budget("bench", "files", 43, 30),
 )
 
 
