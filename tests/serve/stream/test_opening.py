@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 import threading
+from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -21,6 +24,8 @@ from helpers.service import (
     write_config,
 )
 from helpers.streams import space, stream
+from unseen import checkpoint
+from unseen.storage.files import load_tensors, save_tensors
 
 LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 40)
@@ -166,3 +171,22 @@ def test_snapshots_are_taken_when_a_restart_would_take_long(tmp_path):
     second.abandon()
     streams.folder.close()
     streams.threads.close()
+
+
+def test_snapshots_of_another_version_stay_as_they_are_and_their_reason_is_the_streams(data):
+    folder = next((data / "streams").iterdir())
+    with closing(sqlite3.connect(folder / "journal.db")) as journal:
+        journal.execute("DELETE FROM entries WHERE id = 1")  # as if a snapshot covered it
+        journal.commit()
+    for path in (folder / "snapshots").iterdir():
+        tensors, header = load_tensors(path, kind=checkpoint.KIND)
+        save_tensors(path, {name: x.clone() for name, x in tensors.items()}, kind=checkpoint.KIND,
+                     header=header.replace(f'"version": {checkpoint.VERSION}', '"version": 99'))  # fmt: skip
+    before = {path.name: path.read_bytes() for path in (folder / "snapshots").iterdir()}
+    again = store(data)
+    again.open_all()
+    statuses = Counter(entry.status for entry in again.entries.values())
+    assert statuses == {"ready": 2, "damaged": 1}
+    assert "got 99; upgrade unseen" in again.entries[folder.name].reason
+    assert {path.name: path.read_bytes() for path in (folder / "snapshots").iterdir()} == before
+    again.close()

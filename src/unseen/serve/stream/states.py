@@ -91,6 +91,8 @@ class SnapshotFolder:
                 return resume(found), at
             except OSError:  # of the disk or of file handles; says nothing about the snapshot
                 raise
+            except checkpoint.OtherVersionError as error:  # left as it is: the program of before may come back
+                faults.append(f"{saved.path.name} is not read: {error}")
             except Exception as error:  # an altered file may lead anywhere
                 log.error("snapshot %s set aside: %s", saved.path.name, error)
                 why = str(error).replace(f"{self.folder}/", "")  # the stream's owner reads it
