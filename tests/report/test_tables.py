@@ -23,8 +23,8 @@ def ran(tmp_path_factory):
     """A suite with its rows and where their scores are."""
     folder = tmp_path_factory.mktemp("report")
     suite = suites.load(str(suite_files.write(folder, table=suite_files.TABLE + PAPER)), folder)
-    runs = list_runs(suite, names=CHOSEN, orders=("shuffled", "temporal"), seeds=2)
-    runs = with_sweeps(runs, ["kappa=0.02,0.2"])
+    shuffled, temporal = (list_runs(suite, names=CHOSEN, orders=(kind,), seeds=2) for kind in ("shuffled", "temporal"))
+    runs = [*with_sweeps(shuffled, ["kappa=0.02,0.2"]), *temporal]
     results = ResultFolder(folder / "results", "toy")
     return suite, [row for _, row in run_all(suite, runs, results, workers=1)], results
 
