@@ -100,7 +100,9 @@ class EncodedEntries:
         """Those that could not be read."""
         return tuple(row for row in self.rows if isinstance(row, Skipped))
 
-    def __len__(self) -> int:
+    @property
+    def encoded(self) -> int:
+        """How many have a vector now."""
         return len(self.rows) - len(self.skipped)
 
 

@@ -121,11 +121,6 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
-def claimed_checksum(path: str | Path) -> str:
-    """The checksum that a file of `save_tensors` carries, unchecked; "" where it carries none."""
-    return claimed_metadata(path).get("sha256", "")
-
-
 def claimed_metadata(path: str | Path) -> dict[str, str]:
     """The metadata of a safetensors file, unchecked and without its tensors; none of a damaged file."""
     try:
@@ -136,8 +131,8 @@ def claimed_metadata(path: str | Path) -> dict[str, str]:
 
 
 def content_mark(path: Path | None) -> str:
-    """A mark that differs between two contents of a file of `save_tensors`, "" where there is no file."""
-    return claimed_checksum(path) if path else ""
+    """The checksum that a file of `save_tensors` carries, unchecked; "" where there is no file."""
+    return claimed_metadata(path).get("sha256", "") if path else ""
 
 
 def check_unchanged(path: Path, mark: str) -> None:

@@ -22,7 +22,7 @@ from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import INSIDE
 from unseen.serve.stream.journal import Position
 from unseen.session import Session
-from unseen.storage.files import claimed_checksum, claimed_metadata
+from unseen.storage.files import claimed_metadata, content_mark
 
 # taken by itself, by hand, given by a restore or an edit, of before an edit, and one that could not be read
 Kind = Literal["auto", "kept", "restored", "before", "damaged"]
@@ -156,7 +156,7 @@ _spaces: WeakValueDictionary[str, LabelSpace] = WeakValueDictionary()
 
 def shared_space(path: Path) -> LabelSpace:
     """The label space in a file; of files with equal checksums one is read, and streams share it."""
-    claimed = claimed_checksum(path)
+    claimed = content_mark(path)
     found = _spaces.get(claimed)
     return found if found is not None else _spaces.setdefault(claimed, LabelSpace.load(path))
 
