@@ -67,7 +67,8 @@ def detect(
     Files that the state has learned are judged and not learned twice: a command that was stopped can be repeated.
     """
     output.check_folders(state, report)
-    regions = _regions(photos, boxes, pad, windows, file, keep)
+    wants_parts = boxes is not None or windows is not None or keep is not None
+    regions = _regions(photos, boxes, pad, windows, file, keep) if wants_parts else None
     form = output.Format.of(as_json=as_json, path=None if regions and regions.target else file, only=only)
     form = form._replace(fields=output.REGION_FIELDS) if regions else form
 
@@ -108,8 +109,6 @@ def _regions(
     photos: list[str], boxes: Path | None, pad: str, windows: int | None, file: Path | None, keep: bool | None
 ) -> RegionRun | None:
     """The parts of photos that are asked for, None for whole photos."""
-    if boxes is None and windows is None and keep is None:
-        return None
     from unseen.cli.regions import RegionRun
 
     return RegionRun.of_options(photos, boxes, _share(pad), windows, file, keep)
