@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import normalize
 
 from helpers.streams import cone, space, unit
-from unseen.detectors.mcm import MCM
+from unseen.detectors import MCM
 from unseen.errors import LabelError, SettingError
 from unseen.labels import Examples, LabelSpace
 from unseen_bench.checks import ALL_CHECKS, Check, example_stream

@@ -12,8 +12,7 @@ from unseen import Session
 from unseen import scan as dispatch
 from unseen.detectors import Framework, Online, OnlineID, PooledEvidence
 from unseen.odds import logit
-from unseen.scan import naive
-from unseen.scan.base import Anchors, Scan
+from unseen.scan import Anchors, Scan, naive
 from unseen.scan.cuda import bindings, blas
 from unseen.scan.cuda import scan as cuda
 from unseen.scan.cuda.plan import make_plan

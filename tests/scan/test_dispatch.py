@@ -19,8 +19,7 @@ from unseen import odds, scan
 from unseen.detectors import Framework, Online, OnlineID
 from unseen.errors import SettingError
 from unseen.odds import Top
-from unseen.scan import blocked, naive
-from unseen.scan.base import Anchors
+from unseen.scan import Anchors, blocked, naive
 from unseen.scan.cuda import blas, build
 from unseen.scan.cuda import scan as cuda
 from unseen.scan.cuda.plan import Plan
