@@ -61,7 +61,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_334, 10_500),
+    Budget("unseen", "lines", 12_333, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 6_001, 5_700),
     Budget("tests", "lines", 16_124, 13_500),
