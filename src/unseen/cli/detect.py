@@ -79,7 +79,9 @@ def detect(
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     alarms, log = StreamAlarms.of(alarm), StreamLog.beside(report) if report else None
-    entries = regions.entries if regions else find_images(photos, stride=stride)
+    entries: Iterable[Any] = find_images(photos, stride=stride) if regions is None else regions.entries
+    if regions and regions.grid:
+        entries, learn = regions.entries.photos, False  # parts that show half of a thing would teach wrongly
     has_end = isinstance(entries, Sized)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
@@ -92,7 +94,8 @@ def detect(
         if state and learn:
             stream.learned = run.LearnedFiles.of_state(state, stream.seen)
         total = len(entries) if isinstance(entries, Sized) else None
-        stream.go(run.photo_steps(entries, ready.model, cache), unit="images", total=total)
+        steps = regions and regions.grid and regions.steps(ready.model, ready.session)
+        stream.go(steps or run.photo_steps(entries, ready.model, cache), unit="images", total=total)
     if regions:
         regions.finish(state if learn else None, log)
     raise stream.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)
