@@ -36,9 +36,8 @@ from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
 from unseen.images import Entry, find_images
 from unseen.images.prefetch import usable_cores
 from unseen.scale import cluster, encode
-from unseen_bench.run import command
+from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments
-from unseen_bench.run.results import Row
 from unseen_bench.run.synthetic import label_space, near
 from unseen_bench.run.timing import median_seconds
 

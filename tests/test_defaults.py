@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from helpers.commands import run
 from helpers.pictures import flat
+from helpers.service import Limits, StreamConfig
 from helpers.tiny_models import NamedColours
 from unseen import LabelSpace, Session, SessionSpec, detectors
 from unseen.cli import detect, encode, mine, output, serve
@@ -24,8 +25,6 @@ from unseen.features.encoding import DECODERS
 from unseen.features.shards import FORMATS
 from unseen.labels import PROMPTS, negatives
 from unseen.serve.http.schema import StreamBody
-from unseen.serve.settings import Limits
-from unseen.serve.stream.folder import StreamConfig
 from unseen.serve.work import encoding
 from unseen.threshold import Adaptive, Calibrated, calibration
 from unseen.verdicts import FIELDS

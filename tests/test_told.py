@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from helpers.streams import cone, space, stream, two_clouds
 from unseen import LabelSpace, Session, Verdicts, demo, detectors
-from unseen.discover.edit import move_to_space
+from unseen.discover import move_to_space
 from unseen.errors import FeatureError, SettingError
 from unseen.labels import Examples, with_examples
 from unseen.labels.edits import without_name

@@ -147,14 +147,6 @@ def test_a_new_text_side_does_not_read_the_old_vectors(tmp_path: Path) -> None:
     assert improved.encoded == 103
 
 
-def test_progress_is_told_while_words_are_encoded_and_only_then(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    build(tmp_path, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(80, 80), (20, 20)]
-    build(tmp_path, progress=lambda done, total: seen.append((done, total)))
-    assert len(seen) == 2
-
-
 def test_bad_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="wordnet, neglabel, online, adaneg"):
         build(tmp_path, miner="gold")

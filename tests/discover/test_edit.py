@@ -27,20 +27,6 @@ def promoted(grouping, ships):
     return promote(grouping.session, ships.number, "ship", SHIP)
 
 
-def test_the_images_of_a_promoted_group_are_known_by_its_name(promoted, ships):
-    kept = promoted.session.reservoir.images
-    names = promoted.session.detector.labels.names
-    named = {
-        key: names[label]
-        for key, label, known in zip(kept.keys, kept.label.tolist(), kept.known.tolist(), strict=True)
-        if known
-    }
-    right = sum(named.get(key) == "ship" for key in ships.keys)
-    assert right > 0.8 * ships.size
-    assert promoted.record["now_named"] == right
-    assert promoted.record["images"] == ships.size
-
-
 def test_later_images_of_the_group_are_known_by_its_name_and_others_stay_as_they_were(promoted, grouping, pack):
     z, keys = pack.z[500:], pack.keys[500:]
     before, after = grouping.session.score(z), promoted.session.score(z)

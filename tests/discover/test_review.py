@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unseen import Session
-from unseen.discover.edit import undo
+from unseen.discover import undo
 from unseen.discover.review import coco, correct, fiftyone, reviewed
 from unseen.errors import DataError
 

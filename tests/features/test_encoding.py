@@ -137,15 +137,6 @@ def test_a_file_that_neither_decodes_is_skipped_with_pillows_reason(encoder, pho
     assert skipped(found.rows) == [row for batch in read_images(photos) for row in batch.skipped]
 
 
-def test_reading_does_not_run_far_ahead(encoder):
-    begun = []
-    entries = (Entry(str(i), "", lambda: begun.append(1) or pictures(1)[0].pixels) for i in range(5000))
-    run = encode_ahead(entries, make_launcher(encoder), size=4)
-    next(run)
-    run.close()  # type: ignore[attr-defined]
-    assert len(begun) < 2500  # chunks for each core and six batches; it would be all of them
-
-
 def test_an_error_in_a_thread_reaches_the_caller_and_ends_the_threads():
     def fail(number):
         if number == 5:

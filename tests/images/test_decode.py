@@ -25,10 +25,6 @@ def test_exif_orientation_is_applied():
     assert upright.getpixel((2, 6)) == GREEN
 
 
-def test_black_and_white_becomes_rgb():
-    assert centre(decode(encoded(flat(1, mode="1")))) == (255, 255, 255)
-
-
 @pytest.mark.parametrize("alpha", [0, 255])
 def test_alpha_lies_on_white_paper(alpha):
     expected = RED if alpha else (255, 255, 255)
@@ -140,13 +136,6 @@ def test_a_jpeg_of_scans_without_end_is_refused():
     assert decode(jpeg_with_scans(20)).size == (64, 64)
     with pytest.raises(ImageError, match="too many scans: at most 100"):
         decode(jpeg_with_scans(101))
-
-
-def test_only_the_scans_of_the_picture_count():
-    """Phones append a film to a photo; bytes after the end may look like anything."""
-    data = encoded(flat(), "JPEG") + b"\xff\xda" * 1000
-    assert decoding.count_scans(data, 101) == 1
-    assert decode(data).size == flat().size
 
 
 def test_a_caller_may_allow_fewer_formats():

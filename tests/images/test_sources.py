@@ -63,14 +63,6 @@ def test_names_of_classes_given_as_an_image_list_are_refused(folder):
         only(folder / "classes.txt")
 
 
-def test_image_lists_may_have_files_without_a_suffix(folder):
-    (folder / "bare").write_bytes((folder / "b/two.png").read_bytes())
-    (folder / "list.txt").write_text("gone\nbare 1\n")
-    batch = only(folder / "list.txt")
-    assert len(batch) == 1
-    assert len(batch.skipped) == 1
-
-
 def test_image_lists_in_other_encodings_are_refused(tmp_path):
     (tmp_path / "list.txt").write_text("a.png 1", encoding="utf-16")
     with pytest.raises(DataError, match="expected an image list in UTF-8"):
@@ -185,16 +177,6 @@ def test_an_address_of_the_web_is_told_to_be_downloaded(monkeypatch):
     monkeypatch.setattr(RemotePath, "exists", lambda self: False)
     with pytest.raises(DataError, match="/photos; download the images first"):
         find_images("https://example.com/photos")
-
-
-def test_of_files_in_a_folder_only_paths_are_held(tmp_path):
-    for name in ("a.png", "b.png"):
-        (tmp_path / name).write_bytes(b"not decoded")
-    found = find_images(tmp_path)
-    assert isinstance(found, sources.FoundEntries)
-    assert found.found == [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
-    assert list(found.keys) == [entry.path for entry in found] == [entry.path for entry in found[:]]
-    assert found[1].identity == next(iter(found[1:])).identity
 
 
 @pytest.mark.parametrize("error", [MissingExtra("pyarrow", "tables"), DataError("expected a URI that fsspec can open")])

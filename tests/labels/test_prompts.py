@@ -47,14 +47,6 @@ def test_published_prompts_have_full_stops_only_where_their_papers_have_them() -
     assert MINERS["neglabel"].adjective_prompt.description == "This is a {} photo"
 
 
-def test_csp_words_names_eight_ways_and_joins_adjectives_to_a_fixed_noun() -> None:
-    encoder = HashEncoder()
-    assert len(CSP.templates) == 8
-    single = CSP_ADJECTIVES.encode(["shiny"], encoder)
-    among = CSP_ADJECTIVES.encode(["dull", "shiny"], encoder)[1]
-    torch.testing.assert_close(single[0], among)
-
-
 def test_a_prompt_is_a_known_name_a_template_several_or_itself() -> None:
     assert as_prompt("csp") is PROMPTS["csp"]
     assert as_prompt("my {}") == PromptTemplates(("my {}",))

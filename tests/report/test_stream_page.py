@@ -19,7 +19,6 @@ from unseen.report.stream_page import (
     Gallery,
     StreamLog,
     Thumbnail,
-    label_section,
     page,
     tiles,
     write,
@@ -121,14 +120,6 @@ def test_the_page_counts_verdicts_and_says_what_share_the_threshold_keeps(labels
     assert found["% of known kept, likely"] == f"{100 * low:.0f} to {100 * high:.0f}"
 
 
-def test_the_label_space_counts_images_and_shows_neighbours(labels: LabelSpace) -> None:
-    log, _ = streamed(labels)
-    section = label_section(labels, log)
-    assert sum(int(row[1]) for row in section.rows) == int((~log.verdicts.unknown).sum())
-    assert all(row[2].startswith("negative ") for row in section.rows)
-    assert [row[1] for row in label_section(labels, StreamLog()).rows] == ["0"] * len(labels.names)
-
-
 def test_an_empty_stream_makes_a_page(tmp_path: Path, labels: LabelSpace) -> None:
     path = tmp_path / "deep" / "out.html"
     write(path, StreamLog(skipped=[("a", "b")]), Session(detectors.make("default", labels)), title="t")
@@ -177,11 +168,3 @@ def test_the_threshold_is_drawn_as_each_image_met_it() -> None:
     chart = charts.track(margin, ["unknown"] * 25 + ["known"] * 25, limit)
     assert len({point.split(",")[1] for point in chart.lines[0][1].split()}) == 2  # two heights, and no slope
     assert not any("clipped" in dot[0] for dot in chart.dots)
-
-
-def test_images_beyond_the_frame_are_counted_at_its_edge() -> None:
-    margin = torch.cat([torch.linspace(-1, 1, 2000), torch.tensor([500.0, 600.0])])
-    words = ["known" if one > 0 else "unknown" for one in margin.tolist()]
-    assert "2 beyond ▸" in [word[-1] for word in charts.histogram(margin, words, 0.0).words]
-    drawn = charts.track(margin, words, torch.zeros_like(margin)).dots
-    assert sum("clipped" in dot[0] for dot in drawn) in (1, 2)

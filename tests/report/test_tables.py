@@ -71,17 +71,6 @@ def test_a_cell_is_the_mean_over_seeds_and_an_average_that_of_sets_seed_by_seed(
     assert tables.tables(rows, suite)[0].lines[0].cells["near"].auroc_deviation is None  # one run: nothing deviates
 
 
-def test_a_table_by_score_follows_where_the_score_ranks_otherwise_than_the_margin(ran):
-    suite, rows, _ = ran
-    mine = [row for row in rows if row["detector"] == "mcm"]
-    worse = [{**row, "by_set": {name: {**m, "auroc": 0.25} for name, m in row["by_set"].items()}} for row in mine]
-    by_margin, by_score = tables.tables(worse, suite)
-    assert (by_margin.judged_by, by_score.judged_by) == ("margin", "score")
-    assert by_margin.lines[0].cells["near"].auroc == 100 * mine[0]["margin_auroc"]
-    assert by_score.lines[0].cells["near"].auroc == 25
-    assert "by score" in by_score.title
-
-
 def test_printed_figures_of_the_paper_are_on_their_own_line(ran):
     suite, rows, _ = ran
     printed = tables.tables(rows, suite)[0].lines[1]

@@ -12,8 +12,7 @@ from unseen import Session
 from unseen import scan as dispatch
 from unseen.detectors import Framework, Online, OnlineID, PooledEvidence
 from unseen.odds import logit
-from unseen.scan import naive
-from unseen.scan.base import Anchors, Scan
+from unseen.scan import Anchors, Scan, naive
 from unseen.scan.cuda import bindings, blas
 from unseen.scan.cuda import scan as cuda
 from unseen.scan.cuda.plan import make_plan
@@ -176,19 +175,6 @@ def test_uninitialised_memory_is_never_read(monkeypatch):
 
     monkeypatch.setattr(bindings, "empty", poisoned)
     assert same_bits(clean, cuda.scan(*inputs, **PAPER))
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_scan_many_matches_single_scans(shared):
-    parts = [on_gpu(400, 700, 20, share, seed=seed) for seed, share in enumerate((0.0, 0.2, 0.6, 1.0))]
-    banks = torch.stack([bank for bank, *_ in parts])
-    starts = [parts[0][0]] * 4 if shared else list(banks)
-    teachers, z, steps = (torch.stack(x) for x in list(zip(*parts, strict=True))[1:])
-    many = cuda.scan_many(parts[0][0] if shared else banks, teachers, z, steps, **PAPER)
-    for i, (_, teacher, samples, step) in enumerate(parts):
-        one = naive.scan(starts[i], teacher, samples, step, **PAPER)
-        got = Scan(type(one.read)(*(part[i] for part in many.read)), many.bank[i])
-        assert all(error < 1e-9 for error in difference(got, one).values())
 
 
 def test_zero_padding_does_not_change_the_result_of_a_shorter_stream():

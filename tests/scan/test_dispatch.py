@@ -6,7 +6,6 @@ that runs on a GPU. The launches themselves are tested in test_cuda.py.
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from unseen import odds, scan
 from unseen.detectors import Framework, Online, OnlineID
 from unseen.errors import SettingError
 from unseen.odds import Top
-from unseen.scan import blocked, naive
-from unseen.scan.base import Anchors
+from unseen.scan import Anchors, blocked, naive
 from unseen.scan.cuda import blas, build
 from unseen.scan.cuda import scan as cuda
 from unseen.scan.cuda.plan import Plan
@@ -162,15 +160,6 @@ def test_device_selects_the_backend_unless_one_is_named(monkeypatch):
     assert scan.backend(gpu) == "blocked"
     with scan.using("auto"):
         assert scan.backend(gpu) == "cuda"
-
-
-def test_using_affects_its_own_thread_only():
-    seen = []
-    with scan.using("naive"):
-        other = threading.Thread(target=lambda: seen.append(scan.backend(torch.device("cpu"))))
-        other.start()
-        other.join()
-    assert seen == ["blocked"]
 
 
 def test_invalid_backends_shapes_and_dtypes_are_refused():

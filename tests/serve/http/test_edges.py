@@ -234,13 +234,3 @@ def test_the_streams_of_tenants_do_not_count_as_the_operators(tmp_path):
     with pytest.raises(ServiceError, match="at most 2 streams"):
         streams.create(LABELS, StreamConfig("", "", "*", "online"))
     streams.close()
-
-
-def test_streams_with_equal_label_spaces_share_one_copy(tmp_path):
-    service = Service(Settings(tmp_path, encoder=None))
-    first, second = (service.store.create(LABELS, StreamConfig("", "", "*", "online")).opened for _ in range(2))
-    assert first.labels is second.labels
-    assert first.labels.id_anchors.data_ptr() == second.readers.detector.labels.id_anchors.data_ptr()
-    other = service.store.create(space(known=5, dtype=torch.float32), StreamConfig("", "", "*", "online")).opened
-    assert other.labels is not first.labels
-    service.store.close()

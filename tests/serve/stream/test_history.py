@@ -42,13 +42,6 @@ def test_recent_verdicts_are_the_last_ones_whatever_the_blocks():
     assert History().recent() == []
 
 
-def test_recent_verdicts_keep_the_names_that_they_were_judged_by():
-    history = History()
-    history.add(block(0, np.ones(2), ("a",)))
-    history.add(block(2, np.ones(2), ("b",)))
-    assert [(part.first, part.names) for part in history.recent(after=0)] == [(1, ("a",)), (2, ("b",))]
-
-
 def test_what_comes_with_samples_drops_the_oldest_beyond_a_count_and_a_size():
     few = RecentItems[bytes](3, 100)
     few.add({0: b"a", 1: b"b"})
