@@ -136,6 +136,7 @@ def test_a_repeated_command_learns_no_region_twice_and_the_next_box_file_does(tm
 def test_options_that_do_not_go_together_are_refused() -> None:
     for words, message in [
         (("--boxes", "boxes.json", "--windows", "2"), "expected --boxes or --windows, got both"),
+        (("--windows", "2", "--sort-into", "out"), "expected --sort-into for whole photos"),
         (("--drop-unknown",), "expected --boxes with --keep-known and --drop-unknown"),
         (("--boxes", "boxes.json", "--keep-known"), r"expected -o .* add -o boxes\.judged\.json"),
         (("--boxes", "boxes.json", "--pad", "wide"), "expected --pad from 0% to 100%, got 'wide'"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unseen.cli import options, output
+from unseen.cli import options, output, sort
 from unseen.errors import SettingError
 
 if TYPE_CHECKING:
@@ -41,6 +41,10 @@ def detect(
     learn: options.Learn = True,
     device: options.Device = None,
     stride: options.Stride = 1,
+    sort_into: Annotated[
+        Path | None, typer.Option(help="Folder that gets a folder per name, doubtful and unknown.", **options.MORE)
+    ] = None,
+    sort_as: Annotated[str, typer.Option(help="How: plan says what it would do; link, copy.", **options.MORE)] = "plan",
     boxes: Annotated[
         Path | None, typer.Option(help="Judge each box of a detector: COCO .json, .csv, YOLO or VOC folder.", **REGIONS)
     ] = None,
@@ -61,13 +65,19 @@ def detect(
 
     A few photos per class help: `unseen detect photos/ --examples known/`, a folder per class (docs/examples.md).
 
+    `--sort-into out/` says what would go where, `--sort-as link` makes links, and `unseen undo` removes them again.
+
     Each box of an object detector is judged as an image: `unseen detect photos/ --boxes detections.json -o judged.json`
 
     Tomorrow `unseen detect more/ --state state.safetensors` goes on where it stopped: the names are kept beside it.
     Files that the state has learned are judged and not learned twice: a command that was stopped can be repeated.
     """
     output.check_folders(state, report)
+    if sort_into:
+        sort.check(sort_into, sort_as)
     regions = _regions(photos, boxes, pad, windows, file, keep)
+    if sort_into and regions:
+        raise SettingError("expected --sort-into for whole photos, got it for parts; cut them out with unseen review")
     form = output.Format.of(as_json=as_json, path=None if regions and regions.target else file, only=only)
     form = form._replace(fields=output.REGION_FIELDS) if regions else form
 
@@ -88,6 +98,8 @@ def detect(
     cache = session.vector_cache(state if learn and has_end else None, ready.model)
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
+        sorter = sort.Sorter(lines, only or ())
+        lines = lines._replace(verdict=sorter.verdict) if sort_into else lines
         stream = run.Run(ready.session, lines, state, mark, learn, ready.known_images, alarms, log)
         stream.live, stream.skipped = live or not has_end, ready.skipped
         stream.not_images = getattr(entries, "others", 0)
@@ -96,6 +108,8 @@ def detect(
         total = len(entries) if isinstance(entries, Sized) else None
         steps = regions and regions.grid and regions.steps(ready.model, ready.session)
         stream.go(steps or run.photo_steps(entries, ready.model, cache), unit="images", total=total)
+    if sort_into:
+        sorter.finish(sort_into, sort_as)
     if regions:
         regions.finish(state if learn else None, log)
     raise stream.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unseen.cli import options, output
+from unseen.cli import options, output, sort
 from unseen.errors import DataError, check_choice
 from unseen.storage.csv_cells import as_text_cell, of_text_cell
 
@@ -234,16 +234,6 @@ def _place(found: tuple[str, Region] | None) -> tuple[str, ...]:
     return (found[0], " ".join(f"{one:g}" for one in found[1].box)) if found else ()
 
 
-def folder_name(label: str) -> str:
-    """A label as the name of one folder inside another, whatever a person wrote.
-
-    >>> folder_name("cat"), folder_name("24/7 shop"), folder_name("..")
-    ('cat', '24_7 shop', '__')
-    """
-    written = "".join("_" if letter in "/\\\0" else letter for letter in label)
-    return written.replace(".", "_") if set(written) == {"."} else written
-
-
 def _copy_by_label(rows: Sequence[ReviewedImage], folder: Path, boxes: Mapping[str, tuple[str, Region]]) -> int:
     """Copy files, and parts of photos cut out, into a folder per label; keys that are neither are left out."""
     from unseen.images import Image, regions
@@ -251,7 +241,7 @@ def _copy_by_label(rows: Sequence[ReviewedImage], folder: Path, boxes: Mapping[s
     cut = {one.path: one for one in regions.entries_of({row.key: boxes[row.key] for row in rows if row.key in boxes})}
     written = 0
     for place, row in enumerate(rows):
-        source, target = Path(row.key), folder / folder_name(row.label) / f"{place:06d}-{Path(row.key).name}"
+        source, target = Path(row.key), folder / sort.folder_name(row.label) / f"{place:06d}-{Path(row.key).name}"
         part = cut[row.key].read() if row.key in cut else None
         if source.is_file() or isinstance(part, Image):
             target.parent.mkdir(parents=True, exist_ok=True)
