@@ -66,7 +66,7 @@ def score(
         raise SettingError("expected --by COLUMN with --ray, got none: one stream is one scan; leave --ray out")
 
     from unseen import LabelSpace
-    from unseen.alarm import StreamAlarms
+    from unseen.alarm import StreamAlarms, UnknownRateAlarm
     from unseen.cli import calibration, run, session
     from unseen.features import load_features
     from unseen.storage.files import content_mark
@@ -79,9 +79,10 @@ def score(
     if not learn and state is None:
         output.say("nothing learned yet: --no-learn without --state scores with the frozen text")
     samples = load_features(features)
+    alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
     with form.lines(**columns) as lines:
-        stream = run.Run(judge, lines, state, mark, learn, images, StreamAlarms.of(alarm), live=live)
+        stream = run.Run(judge, lines, state, mark, learn, images, alarms, live=live)
         if images:
             session.calibrate(judge, images)
         stream.go(run.feature_steps(samples, size=BATCH), unit="samples", total=len(samples))
