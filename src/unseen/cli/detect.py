@@ -40,7 +40,6 @@ def detect(
     alarm: options.Alarm = None,
     learn: options.Learn = True,
     device: options.Device = None,
-    stride: options.Stride = 1,
     sort_into: Annotated[
         Path | None, typer.Option(help="Folder that gets a folder per name, doubtful and unknown.", **options.MORE)
     ] = None,
@@ -89,7 +88,7 @@ def detect(
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
     log = StreamLog.beside(report) if report else None
-    entries = regions.entries if regions else find_images(photos, stride=stride)
+    entries = regions.entries if regions else find_images(photos)
     has_end = isinstance(entries, Sized)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)

@@ -9,7 +9,8 @@ import typer
 
 from unseen import LabelSpace, encoders
 from unseen.cli import output, spaces
-from unseen.cli.known import ExampleImages, names_of
+from unseen.cli.known import ExampleImages
+from unseen.cli.session import names_of
 from unseen.encoders.hub import HubEncoder
 from unseen.errors import DataError, EncoderError
 from unseen.images import Image
