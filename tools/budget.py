@@ -63,9 +63,9 @@ class Budget(NamedTuple):
 BUDGETS = (
     Budget("unseen", "lines", 12_333, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
-    Budget("unseen_bench", "lines", 6_001, 5_700),
+    Budget("unseen_bench", "lines", 5_941, 5_700),
     Budget("tests", "lines", 16_124, 13_500),
-    Budget("benchmarks", "lines", 2_823, 2_200),
+    Budget("benchmarks", "lines", 2_835, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
