@@ -34,13 +34,8 @@ from unseen.encoders.gpu_jpeg import resized
 from unseen.encoders.offline.encoder import SIZES, OfflineEncoder
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
-<<<<<<< HEAD
-from unseen.images import Entry, find_images
-from unseen.images.sources import usable_cores
-=======
 from unseen.images import Entry, Image, find_images
-from unseen.images.prefetch import usable_cores
->>>>>>> main
+from unseen.images.sources import usable_cores
 from unseen.scale import cluster, encode
 from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments
