@@ -36,8 +36,7 @@ def run(
         raise DataError(f"expected photos to learn prompts from, got features in {examples}; pass a folder per class")
     wordnet = dict(zip(*reversed(imagenet_classes()), strict=True))  # ImageNet's own folders have ids for names
     found.folders = {wordnet.get(name, name): entries for name, entries in found.folders.items()}
-    if saved:
-        found.check_names(saved.names)
+    found.check_names(saved.names if saved else list(found.folders))
     model = encoders.load_encoder(encoder)
     if not isinstance(model, HubEncoder):
         raise EncoderError(f"expected a CLIP model with a text tower to learn prompts, got {encoder}; use ViT-B/16")
