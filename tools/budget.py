@@ -61,10 +61,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_341, 10_500),
+    Budget("unseen", "lines", 12_448, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 6_001, 5_700),
-    Budget("tests", "lines", 16_124, 13_500),
+    Budget("tests", "lines", 16_250, 13_500),
     Budget("benchmarks", "lines", 2_823, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
@@ -72,7 +72,7 @@ BUDGETS = (
     Budget("all", "constants", 200, 250),
     Budget("all", "long files", 0, 0),
     Budget("all", "commands", 22, 22),
-    Budget("all", "options", 145, 130),
+    Budget("all", "options", 146, 130),
     Budget("README.md", "lines", 110, 110),
     Budget("docs", "words", 25_000, 25_000),
     Budget("detect", "functions", 312, 200),

@@ -87,6 +87,7 @@ def detect(
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     alarms, log = StreamAlarms.of(alarm), StreamLog.beside(report) if report else None
+    judged: list[output.Record] = []
     entries = regions.entries if regions else find_images(photos, stride=stride)
     has_end = isinstance(entries, Sized)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
@@ -94,8 +95,7 @@ def detect(
     cache = session.vector_cache(state if learn and has_end else None, ready.model)
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
-        sorter = sort.Sorter(lines, only or ())
-        lines = lines._replace(verdict=sorter.verdict) if sort_into else lines
+        lines = output.both(lines, judged.append) if sort_into else lines
         stream = run.Run(ready.session, lines, state, mark, learn, ready.known_images, alarms, log)
         stream.live, stream.skipped = live or not has_end, ready.skipped
         stream.not_images = getattr(entries, "others", 0)
@@ -104,7 +104,7 @@ def detect(
         total = len(entries) if isinstance(entries, Sized) else None
         stream.go(run.photo_steps(entries, ready.model, cache), unit="images", total=total)
     if sort_into:
-        sorter.finish(sort_into, sort_as)
+        sort.sort(judged, sort_into, sort_as, only or ())
     if regions:
         regions.finish(state if learn else None, log)
     raise stream.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)
