@@ -30,10 +30,11 @@ from torch import Tensor
 from speed import naive_loop
 from unseen import LabelSpace
 from unseen.detectors import Detector, Online, PooledEvidence
+from unseen.encoders.gpu_jpeg import resized
 from unseen.encoders.offline.encoder import SIZES, OfflineEncoder
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
-from unseen.images import Entry, find_images
+from unseen.images import Entry, Image, find_images
 from unseen.images.prefetch import usable_cores
 from unseen.scale import cluster, encode
 from unseen_bench.run import Row, command
@@ -167,6 +168,7 @@ def tower(arguments: Arguments) -> Iterator[Row]:
 def files(arguments: Arguments) -> Iterator[Row]:
     encoder, batch = RandomOffline(device="cuda"), arguments.batches[0]
     for name, (size, quality) in PICTURES.items():
+        yield agreement(encoder, name, [picture(size, seed) for seed in range(32)])
         with tempfile.TemporaryDirectory() as folder:
             entries = list(find_images(write_files(Path(folder), size, quality, arguments.count)))
             for decoder in DECODERS:
@@ -184,6 +186,19 @@ def run(encoder: RandomOffline, entries: Sequence[Entry], decoder: str, batch: i
     started = time.perf_counter()
     done = sum(len(one.new) for one in encode_ahead(entries[:count], launcher, size=batch))
     return {"images/s": done / (time.perf_counter() - started), "images": done}
+
+
+@torch.inference_mode()
+def agreement(encoder: RandomOffline, name: str, pictures: Sequence[Pillow.Image]) -> Row:
+    """Vectors of pictures that torch resizes on the GPU against those that Pillow resizes."""
+    steps = encoder.byte_steps
+    expected = encoder.vectors(steps.cropped([Image("", one) for one in pictures]))
+    on_gpu: list[Tensor] = [torch.from_numpy(np.array(one)).permute(2, 0, 1).cuda() for one in pictures]
+    found = encoder.vectors(torch.stack([resized(one, steps) for one in on_gpu]))
+    took = device_seconds(lambda: [resized(one, steps) for one in on_gpu])
+    cosine = (expected * found).sum(1)
+    return {"case": f"{name}, resized by torch", "images/s": len(pictures) / took,
+            "mean cosine": float(cosine.mean()), "least cosine": float(cosine.min())}  # fmt: skip
 
 
 def picture(size: tuple[int, int], seed: int) -> Pillow.Image:

@@ -61,11 +61,11 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_448, 10_500),
+    Budget("unseen", "lines", 12_440, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
-    Budget("unseen_bench", "lines", 6_001, 5_700),
+    Budget("unseen_bench", "lines", 5_941, 5_700),
     Budget("tests", "lines", 16_250, 13_500),
-    Budget("benchmarks", "lines", 2_823, 2_200),
+    Budget("benchmarks", "lines", 2_835, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
@@ -75,7 +75,7 @@ BUDGETS = (
     Budget("all", "options", 146, 130),
     Budget("README.md", "lines", 110, 110),
     Budget("docs", "words", 25_000, 25_000),
-    Budget("detect", "functions", 312, 200),
+    Budget("detect", "functions", 301, 200),
     Budget("detect", "files", 45, 30),
     Budget("observe", "functions", 159, 110, due="31"),
     Budget("observe", "files", 29, 20, due="31"),

@@ -149,20 +149,16 @@ class Reservoir:
         longer = replace(self, recent=(*self.recent, more))
         since = start + count - longer.recent[0].start
         is_full = since >= self.intake * (16 if z.is_cuda else 1) or len(longer.recent) >= self.intake
-        return longer._with_recent() if is_full else longer
+        return longer.with_recent(on_host=False) if is_full else longer
 
-    def with_recent(self) -> Reservoir:
+    def with_recent(self, *, on_host: bool = True) -> Reservoir:
         """The reservoir with its latest images among the others and without those that are not to be kept."""
-        whole = self._with_recent()
-        return replace(whole, kept=whole.kept.cpu()) if whole.kept.z.is_cuda else whole
-
-    def _with_recent(self) -> Reservoir:
-        """What `with_recent` does, with the vectors where they are."""
         if not self.recent:
-            return self
+            return replace(self, kept=self.kept.cpu()) if on_host and self.kept.z.is_cuda else self
         parts = self.kept, images_of_calls(self.recent)
         whole = KeptImages.joined(parts)
-        return replace(self, kept=whole.select(self._keeps(whole.place, whole.known)), recent=())
+        kept = whole.select(self._keeps(whole.place, whole.known))
+        return replace(self, kept=kept.cpu() if on_host and kept.z.is_cuda else kept, recent=())
 
     @cached_property
     def images(self) -> KeptImages:

@@ -85,7 +85,7 @@ def never():
 )
 def test_without_a_measurement_the_one_that_is_fastest_as_a_rule_is_chosen(monkeypatch, installed, dtype, chosen):
     monkeypatch.setattr(runtimes, "installed_runtimes", lambda: list(installed))
-    assert TowerRuntimes("a", dtype, never, never).chosen == chosen
+    assert TowerRuntimes("a", dtype, torch.nn.Identity(), never).chosen == chosen
 
 
 def test_runtimes_that_cannot_be_are_refused(model, monkeypatch):

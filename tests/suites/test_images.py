@@ -18,7 +18,7 @@ from unseen_bench import suites
 from unseen_bench.cli.commands import bench as command
 from unseen_bench.suites import loading
 from unseen_bench.suites.images import read_classes
-from unseen_bench.suites.views import VIEWS, random_crop
+from unseen_bench.suites.loading import VIEWS, random_crop
 
 COLOURS = {
     "red": (220, 40, 40),

@@ -195,6 +195,6 @@ def threshold_in_words(session: Session) -> str:
     elif isinstance(rule, Adaptive) and interval:
         low, high = 100 * interval.low, 100 * interval.high
         words = f"keeps {100 * rule.recall:g} % of known, likely {low:.0f} to {high:.0f} %"
-        if interval.low < rule.recall - UNSURE and not bool(session.told.is_photo.any()):
+        if interval.low < rule.recall - UNSURE and not bool(session.snapshot.threshold.told.photos.any()):
             words += "; surer with photos of your names: --calibrate known/"
     return f"threshold {session.threshold:z.2f} ({words})"

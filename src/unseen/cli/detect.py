@@ -75,18 +75,20 @@ def detect(
     output.check_folders(state, report)
     if sort_into:
         sort.check(sort_into, sort_as)
-    regions = _regions(photos, boxes, pad, windows, file, keep)
+    wants_parts = boxes is not None or windows is not None or keep is not None
+    regions = _regions(photos, boxes, pad, windows, file, keep) if wants_parts else None
     form = output.Format.of(as_json=as_json, path=None if regions and regions.target else file, only=only)
     form = form._replace(fields=output.REGION_FIELDS) if regions else form
 
-    from unseen.alarm import StreamAlarms
+    from unseen.alarm import StreamAlarms, UnknownRateAlarm
     from unseen.cli import run, session
     from unseen.images import find_images
     from unseen.report.stream_page import StreamLog
     from unseen.storage.files import content_mark
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
-    alarms, log = StreamAlarms.of(alarm), StreamLog.beside(report) if report else None
+    alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
+    log = StreamLog.beside(report) if report else None
     judged: list[output.Record] = []
     entries = regions.entries if regions else find_images(photos, stride=stride)
     has_end = isinstance(entries, Sized)
@@ -120,8 +122,6 @@ def _regions(
     photos: list[str], boxes: Path | None, pad: str, windows: int | None, file: Path | None, keep: bool | None
 ) -> RegionRun | None:
     """The parts of photos that are asked for, None for whole photos."""
-    if boxes is None and windows is None and keep is None:
-        return None
     from unseen.cli.regions import RegionRun
 
     return RegionRun.of_options(photos, boxes, _share(pad), windows, file, keep)

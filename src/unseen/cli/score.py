@@ -72,7 +72,7 @@ def score(
         raise SettingError("expected --by COLUMN with --ray, got none: one stream is one scan; leave --ray out")
 
     from unseen import LabelSpace
-    from unseen.alarm import StreamAlarms
+    from unseen.alarm import StreamAlarms, UnknownRateAlarm
     from unseen.cli import calibration, run, session
     from unseen.features import load_features
     from unseen.features.postgres import VectorTable
@@ -87,10 +87,11 @@ def score(
         output.say("nothing learned yet: --no-learn without --state scores with the frozen text")
     vectors, judged = VectorTable.find(features, table) if table else None, list[output.Record]()
     samples = vectors.read() if vectors else load_features(features)
+    alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
     with form.lines(**columns) as lines:
         lines = output.both(lines, judged.append) if vectors else lines
-        stream = run.Run(judge, lines, state, mark, learn, images, StreamAlarms.of(alarm), live=live)
+        stream = run.Run(judge, lines, state, mark, learn, images, alarms, live=live)
         if images:
             session.calibrate(judge, images)
         stream.go(run.feature_steps(samples, size=BATCH), unit="samples", total=len(samples))

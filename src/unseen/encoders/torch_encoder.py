@@ -45,7 +45,7 @@ class TorchEncoder(ABC):
         self.model.to(self.device, self.dtype)
         graph = cache_dir("towers") / f"{self.fingerprint[:32]}.onnx"
         self.runtimes = TowerRuntimes(
-            name, self.dtype, lambda: self._by_torch, lambda: self._exported(graph), graph.is_file, runtime
+            name, self.dtype, self._by_torch, lambda: self._exported(graph), graph.is_file, runtime
         )
 
     def _by_torch(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:

@@ -203,14 +203,13 @@ def _umask() -> int:
 
 def cache_dir(*parts: str) -> Path:
     """A folder of the cache: under $UNSEEN_CACHE, or under the platform's own place for caches."""
-    return _root().joinpath(*parts)
-
-
-def _root() -> Path:
+    home = Path.home()
     if chosen := os.environ.get("UNSEEN_CACHE"):
-        return Path(chosen).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches/unseen"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local")) / "unseen"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unseen"
+        root = Path(chosen).expanduser()
+    elif sys.platform == "darwin":
+        root = home / "Library/Caches/unseen"
+    elif sys.platform == "win32":
+        root = Path(os.environ.get("LOCALAPPDATA", home / "AppData/Local")) / "unseen"
+    else:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "unseen"
+    return root.joinpath(*parts)
