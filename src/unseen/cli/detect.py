@@ -77,6 +77,8 @@ def detect(
         sort.check(sort_into, sort_as)
     wants_parts = boxes is not None or windows is not None or keep is not None
     regions = _regions(photos, boxes, pad, windows, file, keep) if wants_parts else None
+    if sort_into and regions:
+        raise SettingError("expected --sort-into for whole photos, got it for parts; cut them out with unseen review")
     form = output.Format.of(as_json=as_json, path=None if regions and regions.target else file, only=only)
     form = form._replace(fields=output.REGION_FIELDS) if regions else form
 
@@ -89,8 +91,10 @@ def detect(
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
     log = StreamLog.beside(report) if report else None
+    entries: Iterable[Any] = find_images(photos, stride=stride) if regions is None else regions.entries
+    if regions and regions.grid:
+        entries, learn = regions.entries.photos, False  # parts that show half of a thing would teach wrongly
     judged: list[output.Record] = []
-    entries = regions.entries if regions else find_images(photos, stride=stride)
     has_end = isinstance(entries, Sized)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
@@ -104,7 +108,8 @@ def detect(
         if state and learn:
             stream.learned = run.LearnedFiles.of_state(state, stream.seen)
         total = len(entries) if isinstance(entries, Sized) else None
-        stream.go(run.photo_steps(entries, ready.model, cache), unit="images", total=total)
+        steps = regions and regions.grid and regions.steps(ready.model, ready.session)
+        stream.go(steps or run.photo_steps(entries, ready.model, cache), unit="images", total=total)
     if sort_into:
         sort.sort(judged, sort_into, sort_as, only or ())
     if regions:
