@@ -40,7 +40,6 @@ def detect(
     alarm: options.Alarm = None,
     learn: options.Learn = True,
     device: options.Device = None,
-    stride: options.Stride = 1,
     sort_into: Annotated[
         Path | None, typer.Option(help="Folder that gets a folder per name, doubtful and unknown.", **options.MORE)
     ] = None,
@@ -91,7 +90,7 @@ def detect(
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
     log = StreamLog.beside(report) if report else None
-    entries: Iterable[Any] = find_images(photos, stride=stride) if regions is None else regions.entries
+    entries: Iterable[Any] = find_images(photos) if regions is None else regions.entries
     if regions and regions.grid:
         entries, learn = regions.entries.photos, False  # parts that show half of a thing would teach wrongly
     judged: list[output.Record] = []

@@ -37,7 +37,6 @@ Never = Annotated[
 
 # images and features
 Photos = Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")]
-Stride = Annotated[int, typer.Option(min=1, help="Take every n-th frame of a video.", **MORE)]
 Features = Annotated[
     str,
     typer.Argument(
