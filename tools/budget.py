@@ -61,7 +61,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_532, 10_500),
+    Budget("unseen", "lines", 12_522, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 5_941, 5_700),
     Budget("tests", "lines", 16_269, 13_500),

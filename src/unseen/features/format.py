@@ -41,6 +41,11 @@ class Features:
         return len(self.keys)
 
     @property
+    def made_by(self) -> str:
+        """The fingerprint of the encoder; "" where it is not known, or only by a name."""
+        return "" if self.encoder == self.metadata.get("encoder") else self.encoder
+
+    @property
     def true_labels(self) -> Int[Tensor, " n"]:
         """The labels, each an index into the classes, or say what is wrong with them."""
         if self.labels is None:
