@@ -38,7 +38,10 @@ Never = Annotated[
 # images and features
 Photos = Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")]
 Features = Annotated[
-    str, typer.Argument(help="A folder from `unseen encode`, a .safetensors file with `features` [n, d], or .parquet.")
+    str,
+    typer.Argument(
+        help="A folder from `unseen encode`; .safetensors, .parquet, .lance, .npy, .npz; postgresql://... with --table."
+    ),
 ]
 
 # what judges
