@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen import LabelSpace, detectors, load_encoder
-from unseen.detectors.neglabel import NegLabel
+from unseen.detectors import NegLabel
 from unseen.features import load_features
 from unseen.vocabulary import hierarchy
 from unseen_bench.evaluate import evaluate

@@ -207,13 +207,6 @@ def test_the_command_refuses_what_it_cannot_do(files):
     assert isinstance(result.exception, DataError)
 
 
-def test_the_search_says_whether_it_converged():
-    z, targets = problem()
-    for steps, wanted in ((0, False), (gap.NUMBERS.most_iterations, True)):
-        found = gap.optimal_prototypes(z, targets, kappa=KAPPA, steps=steps)
-        assert found.converged == wanted == (found.largest_residual <= gap.NUMBERS.tolerance)
-
-
 def test_negatives_are_measured_like_names_and_have_no_truth(files):
     few = space(dtype=torch.float32).with_negatives(6)
     few.save(files / "few.safetensors")

@@ -20,7 +20,11 @@ TOWER = WheelFile(
     wheel_bytes=78_462_149,
 )
 OPSET, IR_VERSION = 14, 7  # of the graph in that file
-SIZES = {"patch_size": 16, "hidden_act": "quick_gelu", "projection_dim": 512}  # the rest as transformers has it
+SIZES: dict[str, Any] = {
+    "patch_size": 16,
+    "hidden_act": "quick_gelu",
+    "projection_dim": 512,
+}  # the rest as transformers has it
 
 
 def load_model() -> Any:
