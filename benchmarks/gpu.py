@@ -35,7 +35,7 @@ from unseen.encoders.offline.encoder import SIZES, OfflineEncoder
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
 from unseen.images import Entry, Image, find_images
-from unseen.images.prefetch import usable_cores
+from unseen.images.sources import usable_cores
 from unseen.scale import cluster, encode
 from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments

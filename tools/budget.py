@@ -61,10 +61,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_433, 10_500),
+    Budget("unseen", "lines", 12_522, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 5_941, 5_700),
-    Budget("tests", "lines", 16_174, 13_500),
+    Budget("tests", "lines", 16_269, 13_500),
     Budget("benchmarks", "lines", 2_835, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
@@ -72,11 +72,11 @@ BUDGETS = (
     Budget("all", "constants", 200, 250),
     Budget("all", "long files", 0, 0),
     Budget("all", "commands", 22, 22),
-    Budget("all", "options", 145, 130),
+    Budget("all", "options", 144, 130),
     Budget("README.md", "lines", 110, 110),
     Budget("docs", "words", 25_000, 25_000),
-    Budget("detect", "functions", 301, 200),
-    Budget("detect", "files", 45, 30),
+    Budget("detect", "functions", 295, 200),
+    Budget("detect", "files", 41, 30),
     Budget("observe", "functions", 159, 110, due="31"),
     Budget("observe", "files", 29, 20, due="31"),
     Budget("bench", "functions", 263, 200),

@@ -23,6 +23,7 @@ import uvicorn
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from helpers.streams import space
 from unseen import Session
 from unseen.detectors.state import flatten
 from unseen.encoders import preprocess
@@ -50,6 +51,7 @@ from unseen.serve.work.threads import MicroBatcher, RateLimiter
 
 # a fork server finds what to import by this alone; without it every service would import torch again
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+LABELS = space(dtype=torch.float32)  # of most streams of the tests
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["helpers.service"])
 START = 90  # seconds that a service may take: the first of a cold machine reads torch from disk

@@ -7,15 +7,12 @@ import threading
 import time
 
 import pytest
-import torch
 
-from helpers.service import Client, DataFolder, Server, Settings, StreamConfig, StreamStore
-from helpers.streams import space, stream
+from helpers.service import LABELS, Client, DataFolder, Server, Settings, StreamConfig, StreamStore
+from helpers.streams import stream
 from unseen.cli import app
 from unseen.errors import DataError, StateError
 from unseen.serve import backup as copies
-
-LABELS = space(dtype=torch.float32)
 
 
 def opened(data) -> StreamStore:

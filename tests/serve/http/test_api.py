@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import unseen
-from helpers.service import FORM, RAW, Client, Limits, Server, StreamConfig, downloaded, flat, reference, same
-from helpers.streams import space, stream
+from helpers.service import FORM, LABELS, RAW, Client, Limits, Server, StreamConfig, downloaded, flat, reference, same
+from helpers.streams import stream
 from unseen import Session
 from unseen.detectors import Online
 from unseen.errors import ServiceError
@@ -21,7 +21,6 @@ from unseen.labels import Examples, with_examples
 from unseen.storage.files import save_tensors
 from unseen.verdicts import FIELDS, VERDICTS
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 400)
 CONFIG = StreamConfig("", "", "*", "online")
 

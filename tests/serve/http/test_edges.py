@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from helpers.service import (
+    LABELS,
     DataFolder,
     Limits,
     Server,
@@ -23,12 +24,9 @@ from helpers.service import (
     create_app,
     sample_batch,
 )
-from helpers.streams import space
 from unseen import LabelSpace, Session
 from unseen.cli import app
 from unseen.errors import FeatureError, ServiceError, SettingError
-
-LABELS = space(dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-import torch
 
 from helpers.service import (
+    LABELS,
     ApiKeys,
     Client,
     Durability,
@@ -26,9 +26,8 @@ from helpers.service import (
     VerdictEvent,
     sample_batch,
 )
-from helpers.streams import space, stream
+from helpers.streams import stream
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 4)
 
 

@@ -13,25 +13,19 @@ import torch
 from PIL import Image as Pillow
 from torch.nn.functional import normalize
 
-from helpers.service import INSIDE, ApiKeys, Client, Rounding, Server, serving
-from helpers.streams import space, stream
+from helpers.pictures import encoded
+from helpers.service import INSIDE, LABELS, ApiKeys, Client, Rounding, Server, serving
+from helpers.streams import stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import LabelSpace, Session, load_encoder, read_images
 from unseen.detectors import MCM
 from unseen.errors import ServiceError
 
 NAMES = ["cat", "dog", "nice photo"]
-LABELS = space(dtype=torch.float32)
-
-
-def png(image) -> bytes:
-    file = io.BytesIO()
-    image.pixels.save(file, "png")
-    return file.getvalue()
 
 
 IMAGES = pictures(12)
-FILES = [png(image) for image in IMAGES]
+FILES = [encoded(image.pixels) for image in IMAGES]
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,12 @@ import time
 import weakref
 
 import pytest
-import torch
 from starlette.testclient import TestClient
 
-from helpers.service import ApiKeys, Client, Jobs, Server, Service, Settings, create_app, serving
-from helpers.streams import space
+from helpers.service import LABELS, ApiKeys, Client, Jobs, Server, Service, Settings, create_app, serving
 from helpers.tiny_text import GatedText
 from unseen.errors import ServiceError
 
-LABELS = space(dtype=torch.float32)
 WANTED = {"names": ["cat", "dog"], "relatives": 0, "everyday": 1100}
 
 

@@ -8,12 +8,12 @@ import time
 
 import httpx
 import pytest
-import torch
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser
 from starlette.testclient import TestClient
 
 from helpers.service import (
+    LABELS,
     ApiKeys,
     Client,
     Jobs,
@@ -25,10 +25,9 @@ from helpers.service import (
     create_app,
     hush_libraries,
 )
-from helpers.streams import space, stream
+from helpers.streams import stream
 from unseen.errors import ServiceError
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 5)
 
 

@@ -7,19 +7,17 @@ import contextlib
 import httpx
 import pytest
 import schemathesis
-import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from helpers.service import ApiKeys, Client, Limits, Server, Service, Settings, create_app, is_loopback, run
-from helpers.streams import space, stream
+from helpers.service import LABELS, ApiKeys, Client, Limits, Server, Service, Settings, create_app, is_loopback, run
+from helpers.streams import stream
 from unseen.cli import app
 from unseen.errors import ServiceError, SettingError
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 50)
 
 

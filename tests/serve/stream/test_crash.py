@@ -11,11 +11,10 @@ import httpx
 import pytest
 import torch
 
-from helpers.service import Client, Server, StreamConfig, blocks, different, downloaded, flat, reference, same
-from helpers.streams import space, stream
+from helpers.service import LABELS, Client, Server, StreamConfig, blocks, different, downloaded, flat, reference, same
+from helpers.streams import stream
 from unseen.errors import ServiceError
 
-LABELS = space(dtype=torch.float32)
 CONFIG = StreamConfig("", "", "*", "online")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-import torch
 
 from helpers.service import (
+    LABELS,
     DataFolder,
     Durability,
     Limits,
@@ -21,11 +21,10 @@ from helpers.service import (
     stream_groups,
     undone,
 )
-from helpers.streams import space, stream
+from helpers.streams import stream
 from unseen.discover import group, rename
 from unseen.errors import ServiceError
 
-LABELS = space(dtype=torch.float32)
 LIMITS = Limits()
 
 

@@ -6,13 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
-from helpers.service import DataFolder, Settings, StreamConfig, StreamStore
-from helpers.streams import space
+from helpers.service import LABELS, DataFolder, Settings, StreamConfig, StreamStore
 from unseen.errors import StateError
 
-LABELS = space(dtype=torch.float32)
 SETTINGS = Settings(Path(), encoder=None)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from helpers.methods import ALL
 from helpers.service import (
+    LABELS,
     DataFolder,
     Limits,
     Server,
@@ -24,7 +25,6 @@ from unseen import detectors
 from unseen.errors import ServiceError
 
 WHOLE = [name for name in ALL if not detectors.find(name).parts]
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 20)
 
 

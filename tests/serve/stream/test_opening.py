@@ -11,9 +11,9 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-import torch
 
 from helpers.service import (
+    LABELS,
     DataFolder,
     Durability,
     Settings,
@@ -23,11 +23,10 @@ from helpers.service import (
     sample_batch,
     write_config,
 )
-from helpers.streams import space, stream
+from helpers.streams import stream
 from unseen import checkpoint
 from unseen.storage.files import load_tensors, save_tensors
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 40)
 CONFIG = StreamConfig("", "", "*", "online")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-import torch
 
 from helpers.service import (
+    LABELS,
     BatchVerdicts,
     Durability,
     Journal,
@@ -19,9 +19,8 @@ from helpers.service import (
     sample_batch,
     write_config,
 )
-from helpers.streams import space, stream
+from helpers.streams import stream
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 30)
 CONFIG = StreamConfig("0" * 16, "", "*", "online")
 

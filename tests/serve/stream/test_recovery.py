@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from helpers.service import (
+    LABELS,
     TIP,
     DataFolder,
     Durability,
@@ -34,7 +35,6 @@ from helpers.service import (
 from helpers.streams import space, stream
 from unseen.errors import ServiceError, StateError
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 1000)
 CONFIG = StreamConfig("0" * 16, "", "*", "online")
 
