@@ -211,14 +211,21 @@ def two(values: Tensor, *masks: Tensor) -> list[Tensor]:
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    for ways, fields in (
-        (OBJECTS, ("auroc_near", "auroc_far", "kept", "rejected_near", "rejected_far")),
-        (SCENES, ("auroc_near", "auroc_far", "found_near", "found_far", "place_near", "place_far")),
-    ):
+    """A table for objects and one for scenes; what is not named near or far is the mean of both."""
+    for ways, fields in ((OBJECTS, ("kept", "rejected")), (SCENES, ("found", "place"))):
         groups = {way: group for (way,), group in grouped(rows, "way").items() if way in ways}
-        lines = [(way, *(f"{mean(group, field):.1f}" for field in fields)) for way, group in groups.items()]
-        yield from markdown_table(("", *(field.replace("_", ", ") for field in fields)), lines)
+        lines = [
+            (way, *(f"{share(group, field):.1f}" for field in ("auroc_near", "auroc_far", *fields)))
+            for way, group in groups.items()
+        ]
+        yield from markdown_table(("", "AUROC near", "far", *fields), lines)
         yield ""
+
+
+def share(group: list[Row], field: str) -> float:
+    """The mean of a field, or of its two kinds."""
+    kinds = [field] if field in group[0] else [f"{field}_{kind}" for kind in KINDS[1:]]
+    return sum(mean(group, kind) for kind in kinds) / len(kinds)
 
 
 if __name__ == "__main__":
