@@ -41,7 +41,7 @@ def test_vectors_agree_and_the_tower_is_exported_once(model, cache):
 def test_a_tower_that_is_not_exported_runs_in_torch_unless_another_runtime_was_faster(model, cache):
     encoder: Any = load_encoder(model, device="cpu")
     assert encoder.runtimes.chosen == "torch"
-    rates = encoder.runtimes.measure(32)
+    rates = encoder.runtimes.measure()
     assert set(rates) == set(installed_runtimes())
     assert measured_rates(encoder.name, torch.float32) == rates
     again: Any = load_encoder(model, device="cpu")
@@ -78,7 +78,14 @@ def never():
 )
 def test_without_a_measurement_the_one_that_is_fastest_as_a_rule_is_chosen(monkeypatch, installed, dtype, chosen):
     monkeypatch.setattr(runtimes, "installed_runtimes", lambda: list(installed))
-    assert TowerRuntimes("a", dtype, never, never).chosen == chosen
+    assert TowerRuntimes("a", dtype, never, never, never).chosen == chosen
+
+
+def test_a_tower_that_nothing_here_can_export_runs_in_torch_and_is_measured_there(model, monkeypatch):
+    monkeypatch.setattr(runtimes, "find_spec", lambda name: None if name == "onnxscript" else True)
+    encoder: Any = load_encoder(model, device="cpu")
+    assert list(encoder.runtimes.measure(rounds=1)) == ["torch"]
+    assert encoder.runtimes.chosen == "torch"
 
 
 def test_runtimes_that_cannot_be_are_refused(model, monkeypatch):

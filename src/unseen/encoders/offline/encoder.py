@@ -36,6 +36,7 @@ TOWER = WheelFile(
     sha256="2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d",
     wheel_bytes=78_462_149,
 )
+CROP = preprocess.CLIP.crop
 OPSET, IR_VERSION = 14, 7  # of the graph in that file
 SIZES = {"patch_size": 16, "hidden_act": "quick_gelu", "projection_dim": 512}  # the rest as transformers has it
 
@@ -54,7 +55,9 @@ class OfflineEncoder:
         self.dtype = where.get("dtype") or fast_dtype(self.device)
         check_runtime(runtime, self.device)
         self._check_fetched()
-        self.runtimes = TowerRuntimes(self.name, self.dtype, lambda: self._by_torch, self._graph, wanted=runtime)
+        self.runtimes = TowerRuntimes(
+            self.name, self.dtype, lambda: self._by_torch, self._graph, lambda: (CROP, CROP), wanted=runtime
+        )
 
     def _check_fetched(self) -> None:
         TOWER.existing_path()
