@@ -30,9 +30,9 @@ from unseen.encoders import Encoder
 from unseen.features import FeatureCache, stream_images
 from unseen.images import find_images
 from unseen.labels.prompts import NICE
-from unseen.labels.vocabulary import hierarchy
 from unseen.odds import energy, logits
 from unseen.verdicts import DOUBTFUL, UNKNOWN
+from unseen.vocabulary import hierarchy
 from unseen_bench.metrics import calibration_error, reliability
 from unseen_bench.run import Case, Row, command, grouped, markdown_table, mean
 

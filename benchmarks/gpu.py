@@ -28,24 +28,23 @@ from PIL import Image as Pillow
 from torch import Tensor
 
 from speed import naive_loop
-from unseen import LabelSpace, scan
+from unseen import LabelSpace
 from unseen.detectors import Detector, Online, PooledEvidence
+from unseen.encoders.gpu_jpeg import resized
 from unseen.encoders.offline.encoder import SIZES, OfflineEncoder
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
-from unseen.images import Entry, find_images
-from unseen.images.prefetch import usable_cores
+from unseen.images import Entry, Image, find_images
+from unseen.images.sources import usable_cores
 from unseen.scale import cluster, encode
-from unseen_bench.run import command
+from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments
-from unseen_bench.run.results import Row
 from unseen_bench.run.synthetic import label_space, near
 from unseen_bench.run.timing import median_seconds
 
 REPOSITORY = Path(__file__).parents[1]
 KNOWN, NEGATIVES, DIM = 1_000, 10_000, 512
 IMAGES, SETS = 50_000, (10_000, 10_000, 10_000, 5_640)  # known images, and those of four unknown sets
-MODES = ("float32", "split", "tf32")  # how reads are multiplied
 MULTIPLICATIONS = 12 * (197 * 12 * 768**2 + 2 * 197**2 * 768) + 196 * 768**2 + 768 * 512  # of an image, as a textbook
 PICTURES = {"500 x 375": ((500, 375), 93), "96 x 72": ((96, 72), 90)}  # width and height, quality
 DISTINCT = 256  # files; the rest are links to them, so that all are in memory
@@ -119,16 +118,14 @@ def scan_rows(_: Arguments) -> Iterator[Row]:
     taught = int((routes > 0).sum()) * KNOWN + int((routes < 0).sum()) * NEGATIVES  # pairs of teacher and row
     # gate, reads; then for each teacher its targets, its cosines and its share of the rewrite
     least = 2.0 * DIM * (2 * samples * (KNOWN + NEGATIVES) + 3 * taught) / measured_ceilings()["float32 TFLOP/s"] / 1e12
-    for mode in MODES:
-        with scan.using(f"cuda-{mode}"):
-            total = sum(median_seconds(partial(online.observe, online.start(), part), repeat=3) for part in parts)
-        yield {
-            "case": f"four streams, {mode}",
-            "s": total,
-            "µs per sample": 1e6 * total / samples,
-            "times naive": naive * samples / total,
-            "of floor": total / least,
-        }
+    total = sum(median_seconds(partial(online.observe, online.start(), part), repeat=3) for part in parts)
+    yield {
+        "case": "four streams",
+        "s": total,
+        "µs per sample": 1e6 * total / samples,
+        "times naive": naive * samples / total,
+        "of floor": total / least,
+    }
 
 
 def batches(_: Arguments) -> Iterator[Row]:
@@ -171,6 +168,7 @@ def tower(arguments: Arguments) -> Iterator[Row]:
 def files(arguments: Arguments) -> Iterator[Row]:
     encoder, batch = RandomOffline(device="cuda"), arguments.batches[0]
     for name, (size, quality) in PICTURES.items():
+        yield agreement(encoder, name, [picture(size, seed) for seed in range(32)])
         with tempfile.TemporaryDirectory() as folder:
             entries = list(find_images(write_files(Path(folder), size, quality, arguments.count)))
             for decoder in DECODERS:
@@ -188,6 +186,19 @@ def run(encoder: RandomOffline, entries: Sequence[Entry], decoder: str, batch: i
     started = time.perf_counter()
     done = sum(len(one.new) for one in encode_ahead(entries[:count], launcher, size=batch))
     return {"images/s": done / (time.perf_counter() - started), "images": done}
+
+
+@torch.inference_mode()
+def agreement(encoder: RandomOffline, name: str, pictures: Sequence[Pillow.Image]) -> Row:
+    """Vectors of pictures that torch resizes on the GPU against those that Pillow resizes."""
+    steps = encoder.byte_steps
+    expected = encoder.vectors(steps.cropped([Image("", one) for one in pictures]))
+    on_gpu: list[Tensor] = [torch.from_numpy(np.array(one)).permute(2, 0, 1).cuda() for one in pictures]
+    found = encoder.vectors(torch.stack([resized(one, steps) for one in on_gpu]))
+    took = device_seconds(lambda: [resized(one, steps) for one in on_gpu])
+    cosine = (expected * found).sum(1)
+    return {"case": f"{name}, resized by torch", "images/s": len(pictures) / took,
+            "mean cosine": float(cosine.mean()), "least cosine": float(cosine.min())}  # fmt: skip
 
 
 def picture(size: tuple[int, int], seed: int) -> Pillow.Image:

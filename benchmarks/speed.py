@@ -23,9 +23,8 @@ from unseen.detectors.base import BLOCK
 from unseen.odds import TextLogits, logit, neglabel, text_logits
 from unseen.scan import blocked, naive
 from unseen.scan.gate import decaying_steps
-from unseen_bench.run import command, markdown_table
+from unseen_bench.run import Row, command, markdown_table
 from unseen_bench.run.command import Arguments
-from unseen_bench.run.results import Row
 from unseen_bench.run.synthetic import label_space, stream
 from unseen_bench.run.timing import alternating_seconds
 

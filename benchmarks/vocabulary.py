@@ -24,9 +24,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unseen import LabelSpace, detectors, load_encoder
-from unseen.detectors.neglabel import NegLabel
+from unseen.detectors import NegLabel
 from unseen.features import load_features
-from unseen.labels.vocabulary import hierarchy
+from unseen.vocabulary import hierarchy
 from unseen_bench.evaluate import evaluate
 from unseen_bench.mining import mine
 from unseen_bench.run import Case, Row, command, grouped, markdown_table

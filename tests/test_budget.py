@@ -57,19 +57,3 @@ def test_a_number_in_a_frozen_class_or_a_signature_has_a_home():
 )
 def test_a_budget_says_where_a_count_stands(due: str, value: int, told: str):
     assert budget.state(budget.Budget("serve", "lines", in_force=20, target=10, due=due), value) == told
-
-
-def test_a_budget_that_is_exceeded_fails_the_command(monkeypatch, capsys):
-    monkeypatch.setattr(budget, "measured", lambda ways: dict.fromkeys(KEYS, 1))
-    monkeypatch.setattr(budget, "BUDGETS", (budget.Budget("tests", "lines", in_force=1, target=0),))
-    assert budget.main() == 0
-    monkeypatch.setattr(budget, "BUDGETS", (budget.Budget("tests", "lines", in_force=0, target=0),))
-    assert budget.main() == 1
-    assert "tests lines" in capsys.readouterr().out
-
-
-KEYS = [
-    (name, field)
-    for name in (*(one.name for one in budget.PACKAGES), "all")
-    for field in ("lines", "functions", "constants", "files")
-]

@@ -91,12 +91,6 @@ def test_the_structured_array_holds_every_number(verdicts):
     assert table["known"].tolist() == [True, True, False, False]  # not below the threshold
 
 
-def test_joined_parts_are_the_whole(labels: LabelSpace):
-    z, session = stream(labels, 50), Session(labels)
-    parts = [session.score(part) for part in z.split(17)]
-    assert list(Verdicts.joined(parts)) == [verdict for part in parts for verdict in part]
-
-
 @pytest.mark.parametrize("kind", ["arrow", "pandas"])
 def test_a_table_library_gets_the_same_columns(verdicts, kind):
     pytest.importorskip({"arrow": "pyarrow"}.get(kind, kind))
@@ -112,9 +106,3 @@ def test_a_table_library_that_is_missing_is_named(verdicts, kind, package, monke
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=rf"{package}.*unseen\[tables\]"):
         getattr(verdicts, f"to_{kind}")(KEYS)
-
-
-def test_columns_need_no_keys(verdicts):
-    assert verdicts.verdict == ["known", "doubtful", "unknown", "unknown"]
-    assert verdicts.name == [one.name for one in verdicts]
-    assert verdicts.columns().keys() == set(FIELDS) - {"key"}

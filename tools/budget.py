@@ -61,26 +61,26 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_269, 10_500),
+    Budget("unseen", "lines", 12_543, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
-    Budget("unseen_bench", "lines", 6_000, 5_700),
-    Budget("tests", "lines", 16_606, 13_500),
-    Budget("benchmarks", "lines", 2_830, 2_200),
+    Budget("unseen_bench", "lines", 5_941, 5_700),
+    Budget("tests", "lines", 16_317, 13_500),
+    Budget("benchmarks", "lines", 2_989, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
     Budget("all", "constants", 200, 250),
     Budget("all", "long files", 0, 0),
     Budget("all", "commands", 22, 22),
-    Budget("all", "options", 137, 130),
+    Budget("all", "options", 145, 130),
     Budget("README.md", "lines", 110, 110),
     Budget("docs", "words", 25_000, 25_000),
-    Budget("detect", "functions", 335, 200),
-    Budget("detect", "files", 50, 30),
-    Budget("observe", "functions", 169, 110, due="31"),
+    Budget("detect", "functions", 295, 200),
+    Budget("detect", "files", 41, 30),
+    Budget("observe", "functions", 159, 110, due="31"),
     Budget("observe", "files", 29, 20, due="31"),
-    Budget("bench", "functions", 266, 200),
-    Budget("bench", "files", 44, 30),
+    Budget("bench", "functions", 263, 200),
+    Budget("bench", "files", 43, 30),
 )
 
 

@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 
 from unseen import demo, load_encoder
-from unseen.labels.names import canonical_spelling
 from unseen.labels.prompts import PromptTemplates
 from unseen.storage.files import save_tensors
+from unseen.vocabulary import canonical_spelling
 from unseen_bench import suites
 
 IMAGENET = Path(suites.__file__).with_name("imagenet_classes.txt")

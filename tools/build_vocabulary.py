@@ -27,7 +27,7 @@ SHA256 = {
     "wordnet": "9b93831ae01771d02f360c1ebf3fe415ed2426a31f2201cb0943025c7403e79a",
     "wordsegment": "dd10e32fdb890079532ddffc1d179f839627af8345ecf52b84627a536449648d",
 }
-OUTPUT = Path(__file__).parents[1] / "src/unseen/labels/vocabulary.txt.gz"
+OUTPUT = Path(__file__).parents[1] / "src/unseen/vocabulary/vocabulary.txt.gz"
 MARKER = re.compile(r"\((?:a|p|ip)\)$")  # where an adjective may stand; not part of the word
 UNCOUNTED = 0.5  # times that a word without a count is taken to stand in WordNet's texts
 UNLISTED, UNLISTED_SHARE = 3e4, 3e-3  # a pair of words that is not listed: at most so often, or of its rarer word

@@ -182,11 +182,6 @@ class StreamAlarms:
         """Start the test of the unknown rate."""
         self.state = self.rule.start()
 
-    @classmethod
-    def of(cls, allowed: float | None) -> StreamAlarms | None:
-        """The alarms for a share of unknown images that is allowed, None where none is given."""
-        return None if allowed is None else cls(UnknownRateAlarm(allowed))
-
     def add(self, outcome: Int[np.ndarray, " n"], *, names: int) -> Iterator[str]:
         """Take in more images, each the place of its name or `names` if unknown; yield each alarm once, in words."""
         before, self.state = self.state, self.rule.update(self.state, outcome == names)

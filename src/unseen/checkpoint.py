@@ -25,6 +25,10 @@ DEFAULT_EVERY = {64: 128}  # samples between two updates of a threshold: the def
 SETTINGS = {"recall", "warmup", "every", "window", "threshold"}  # of thresholds, then and now
 
 
+class OtherVersionError(StateError):
+    """A state that is sound, and that only another version can read."""
+
+
 class Checkpoint(NamedTuple):
     """What a file holds: the tensors of each named state, and what they belong to."""
 
@@ -128,13 +132,13 @@ def _in_current_format(found: Checkpoint) -> Checkpoint:
     """A checkpoint in the words of this version; refuse one that only another version can read."""
     version, written_by = found.identity.pop("version", 1), found.identity.pop("unseen", "")
     if version > VERSION:
-        raise StateError(f"expected a state of version {VERSION} or before, got {version}; upgrade unseen")
+        raise OtherVersionError(f"expected a state of version {VERSION} or before, got {version}; upgrade unseen")
     if version > OLD_THRESHOLDS:
         return found._replace(written_by=written_by)
     detector, rule = found.identity.get("detector"), found.identity.get("threshold")
     if detector in ("default", "pooled") or rule not in ("adaptive", "fixed"):
         what = f"{detector!r}" if rule in ("adaptive", "fixed") else f"{detector!r} with the threshold {rule!r}"
-        raise StateError(
+        raise OtherVersionError(
             f"expected a state that this version can read, got one of {what} as unseen {written_by or '0.1'} wrote it; "
             "start a new state, or go on with the unseen that wrote this one"
         )

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import chain, compress
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,8 +52,18 @@ class KeptImages:
     def select(self, rows: Int[Tensor, " m"] | Bool[Tensor, " n"]) -> KeptImages:
         """Some of the images, by number or by mask."""
         rows = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
-        columns = {name: getattr(self, name).index_select(0, rows) for name in COLUMNS}  # faster than brackets
-        return KeptImages(**columns, keys=tuple(self.keys[row] for row in rows.tolist()))
+        columns = {name: getattr(self, name) for name in COLUMNS}  # of which a GPU may hold one
+        chosen = {name: x.index_select(0, rows.to(x.device)) for name, x in columns.items()}  # faster than brackets
+        return KeptImages(**chosen, keys=tuple(self.keys[row] for row in rows.tolist()))
+
+    @classmethod
+    def joined(cls, parts: Sequence[KeptImages]) -> KeptImages:
+        """Consecutive images as one; on a GPU the vectors stay there until somebody asks for them."""
+        columns = {
+            name: torch.cat([getattr(part, name).to(getattr(parts[-1], name).device) for part in parts])
+            for name in COLUMNS
+        }
+        return cls(**columns, keys=tuple(chain.from_iterable(part.keys for part in parts)))
 
     def cpu(self) -> KeptImages:
         """The images in host memory."""
@@ -139,20 +149,16 @@ class Reservoir:
         longer = replace(self, recent=(*self.recent, more))
         since = start + count - longer.recent[0].start
         is_full = since >= self.intake * (16 if z.is_cuda else 1) or len(longer.recent) >= self.intake
-        return longer._with_recent() if is_full else longer
+        return longer.with_recent(on_host=False) if is_full else longer
 
-    def with_recent(self) -> Reservoir:
+    def with_recent(self, *, on_host: bool = True) -> Reservoir:
         """The reservoir with its latest images among the others and without those that are not to be kept."""
-        whole = self._with_recent()
-        return replace(whole, kept=whole.kept.cpu()) if whole.kept.z.is_cuda else whole
-
-    def _with_recent(self) -> Reservoir:
-        """What `with_recent` does, with the vectors where they are."""
         if not self.recent:
-            return self
+            return replace(self, kept=self.kept.cpu()) if on_host and self.kept.z.is_cuda else self
         parts = self.kept, images_of_calls(self.recent)
-        keeps = self._keeps(*(torch.cat([getattr(part, name) for part in parts]) for name in ("place", "known")))
-        return replace(self, kept=join_kept(parts, keeps), recent=())
+        whole = KeptImages.joined(parts)
+        kept = whole.select(self._keeps(whole.place, whole.known))
+        return replace(self, kept=kept.cpu() if on_host and kept.z.is_cuda else kept, recent=())
 
     @cached_property
     def images(self) -> KeptImages:
@@ -239,21 +245,6 @@ def images_of_calls(parts: Sequence[JudgedCall]) -> KeptImages:
     keys = tuple(chain.from_iterable(part.keys for part in parts))
     place = torch.from_numpy(places)
     return KeptImages(z, place, margin.float(), label, known, torch.zeros_like(place), keys)
-
-
-def join_kept(parts: Sequence[KeptImages], keeps: Bool[Tensor, " n"]) -> KeptImages:
-    """Those images of consecutive ones that are to be kept, as one; each vector is copied once."""
-    rows = [some.nonzero().flatten() for some in keeps.split([len(part) for part in parts])]
-    sizes = [len(some) for some in rows]
-    columns = {}
-    for name in COLUMNS:
-        last = getattr(parts[-1], name)  # on a GPU the vectors stay there until somebody asks for them
-        columns[name] = whole = last.new_empty(sum(sizes), *last.shape[1:])
-        for part, some, place in zip(parts, rows, whole.split(sizes), strict=True):
-            column = getattr(part, name).to(last.device)
-            torch.index_select(column, 0, some.to(last.device), out=place)
-    keys = compress(chain.from_iterable(part.keys for part in parts), keeps.tolist())
-    return KeptImages(**columns, keys=tuple(keys))
 
 
 def kept_places(place: np.ndarray, among: np.ndarray, count: int) -> np.ndarray:

@@ -20,10 +20,9 @@ from unseen.errors import SettingError
 from unseen.features.inputs import KeyedFeatures, as_features
 from unseen.labels import LabelSpace
 from unseen.reservoir import UNKNOWN, Reservoir
-from unseen.snapshot import Snapshot, Tally
+from unseen.snapshot import Snapshot, Tally, ToldImages, until_look
 from unseen.threshold import Adaptive, Calibrated, Calibration, RecallInterval, ThresholdRule, calibration
 from unseen.threshold.calibrated import followed, odd_images, stream_of
-from unseen.told import ToldImages, until_look
 from unseen.verdicts import Verdicts
 
 
@@ -53,14 +52,13 @@ class Session:
         A label space alone gets the recommended detector. With an encoder, `observe` and `score` take images too.
         Examples that the label space spares tell an adaptive rule where known images lie.
         """
-        self.encoder = encoder
-        self.detector = detector = detectors.of(detector)
+        self.encoder, self.detector = encoder, detectors.of(detector)
         self._space_at: tuple[Path, str] | None = None  # where the label space was last written, and which
-        rule = (rule or Adaptive()).for_detector(in_nats=detector.in_nats)
+        rule = (rule or Adaptive()).for_detector(in_nats=self.detector.in_nats)
         # one pair, because calibration replaces both while others score
-        self._live = rule, Snapshot(detector.start(), rule.start(), Tally.start())
-        self.reservoir = Reservoir.empty(detector.labels.dim, unknown=keep)
-        self.told_apart = ToldImages.none(detector.labels.dim)  # what calibration and `tell` brought
+        self._live = rule, Snapshot(self.detector.start(), rule.start(), Tally.start())
+        self.reservoir = Reservoir.empty(self.detector.labels.dim, unknown=keep)
+        self.told_apart = ToldImages.none(self.detector.labels.dim)  # what calibration and `tell` brought
         self.look_at_told()
 
     def __repr__(self) -> str:
@@ -234,8 +232,7 @@ class Session:
             raise SettingError(
                 f"expected a detector whose margins are in nats, got {self.detector.name!r}; use pooled, or calibrate"
             )
-        known = torch.as_tensor(known, dtype=torch.bool)
-        self.told_apart = self.told_apart.and_corrected(self._features(z).z, known)
+        self.told_apart = self.told_apart.and_corrected(self._features(z).z, torch.as_tensor(known, dtype=torch.bool))
         self.look_at_told()
 
     @property
@@ -245,13 +242,16 @@ class Session:
         told = self.told_apart if labels.spared is None else self.told_apart.and_photos(labels.spared.z)
         return told.and_corrected(*self.reservoir.corrected(labels.names))
 
+    @property
+    def _may_be_told(self) -> bool:
+        """Whether the side of any image is told: a look at less than `told` costs."""
+        return bool(len(self.told_apart.z) or self.reservoir.journal or self.detector.labels.spared is not None)
+
     def look_at_told(self) -> None:
-        """Set the threshold anew by the margins that images now have whose side is known."""
-        rule, snapshot = self._live
-        if not isinstance(rule, Adaptive) or not self.detector.in_nats:
-            return
-        told = self.told
-        if len(told.z) or snapshot.threshold.told.images:  # what was told may have been taken back
+        """Set the threshold anew by the margins that images now have whose side is known, or was before an undo."""
+        (rule, snapshot), in_nats = self._live, self.detector.in_nats
+        if in_nats and isinstance(rule, Adaptive) and (self._may_be_told or snapshot.threshold.told.images):
+            told = self.told
             z = told.z.to(self.detector.labels.id_anchors)
             margin = self.detector.score(snapshot.detector, z).cpu().margin if len(z) else torch.zeros(0)
             state = rule.told(snapshot.threshold, *told.by_kind(margin))
@@ -260,7 +260,7 @@ class Session:
     @property
     def until_look(self) -> int:
         """After how many images what was told is looked at again: a fixed count, whatever the calls."""
-        is_used = isinstance(self.rule, Adaptive) and len(self.told.z)
+        is_used = isinstance(self.rule, Adaptive) and self._may_be_told and len(self.told.z)
         return until_look(int(self.snapshot.tally.seen)) if is_used else sys.maxsize
 
     def at(

@@ -137,7 +137,7 @@ class Verdicts(Sequence[Verdict]):
     @cached_property
     def unknown(self) -> Bool[Tensor, " T"]:
         """Which samples have no margin that reaches their threshold."""
-        return ~(self.margin >= self.threshold)
+        return ~(self.margin >= self.decisions.threshold)
 
     @property
     def doubtful(self) -> Bool[Tensor, " T"]:
@@ -152,10 +152,11 @@ class Verdicts(Sequence[Verdict]):
     @property
     def counts(self) -> dict[str, int]:
         """How many samples have each verdict."""
-        return {word: int(getattr(self, word).sum()) for word in VERDICTS}
+        words = self.verdict
+        return {word: words.count(word) for word in VERDICTS}
 
     def __len__(self) -> int:
-        return len(self.score)
+        return len(self.output.score)
 
     @overload
     def __getitem__(self, index: int) -> Verdict: ...
@@ -183,10 +184,9 @@ class Verdicts(Sequence[Verdict]):
     def structured(self) -> VerdictArray:
         """The numbers as one numpy structured array."""
         table = np.empty(len(self), VERDICT_DTYPE)
+        found = self.output._asdict() | self.decisions._asdict() | {"margin": self.margin, "known": ~self.unknown}
         for field in VERDICT_DTYPE.names or ():
-            column = {"route": self.output.route, "known": ~self.unknown}.get(field)
-            column = getattr(self, field) if column is None else column
-            table[field] = column.cpu().numpy()
+            table[field] = found[field].cpu().numpy()
         return table
 
     @property

@@ -19,13 +19,6 @@ def arguments(monkeypatch, tmp_path):
     return parse
 
 
-def test_the_shared_options_have_defaults(arguments, tmp_path):
-    found = arguments()
-    assert (found.folder, found.rows, found.json, found.threads) == (tmp_path, None, False, 1)
-    assert list(command.seeds(found)) == [0, 1]
-    assert list(command.seeds(arguments("--first-seed", "3", "--seeds", "1"))) == [3]
-
-
 def test_an_answer_is_a_table_or_one_json_object_per_row(arguments, capsys):
     cases = [Case({"number": i}, lambda i=i: {"square": i * i}) for i in range(2)]
     command.run_and_print(cases, arguments(), lambda rows: [f"{len(rows)} rows"])

@@ -7,7 +7,7 @@ import torch
 from helpers.methods import ALL
 from helpers.streams import stream
 from unseen import Session, detectors
-from unseen.detectors import MCM, DetectorOutput, NegLabel, Online, PooledEvidence
+from unseen.detectors import DetectorOutput, NegLabel, Online, PooledEvidence
 from unseen.threshold import Adaptive, Fixed
 from unseen_bench.evaluate import evaluate, gate_metrics, judge, over_time
 from unseen_bench.metrics import auroc, summary
@@ -85,27 +85,12 @@ def test_verdicts_are_those_that_a_session_gives(labels, trial):
     assert sum(one.samples for one in report.reliability) == len(trial.z)
 
 
-def test_a_session_is_evaluated_from_its_snapshot_on(labels, trial):
-    session = Session(PooledEvidence(labels))
-    session.observe(stream(labels, 50))
-    expected = session.at(session.snapshot).observe(trial.z)
-    assert torch.equal(evaluate(session, trial).verdicts.margin, expected.margin)
-
-
 def test_the_first_verdicts_are_judged_apart(labels):
     trial = trial_of(labels, samples=300)
     report = evaluate(Session(NegLabel(labels), Fixed(0.0)), trial)
     early = evaluate(Session(NegLabel(labels), Fixed(0.0)), trial[torch.arange(200)])
     assert report.metrics["kept_first_200"] == early.metrics["kept"]
     assert report.metrics["rejected_first_200"] == early.metrics["rejected"]
-
-
-def test_a_stream_of_one_kind_has_no_auroc_but_other_metrics(labels, trial):
-    known = trial[trial.is_id.nonzero().squeeze(1)]
-    report = evaluate(MCM(labels), known)
-    assert math.isnan(report.metrics["auroc"])
-    assert report.metrics["accuracy"] > 0.5
-    assert report.by_source == {}
 
 
 def test_gate_metrics_by_hand():

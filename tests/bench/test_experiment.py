@@ -22,13 +22,6 @@ def counted():
     return lambda count: [Case({"number": i, "set": "ab"[i % 2]}, lambda i=i: job(i)) for i in range(count)], done
 
 
-def test_every_case_gives_one_row_with_its_key(counted):
-    cases, _ = counted
-    rows = list(run_experiment(cases(3)))
-    assert [(row["number"], row["square"]) for row in rows] == [(0, 0), (1, 1), (2, 4)]
-    assert rows[0]["undefined"] is None
-
-
 def test_an_experiment_resumes_with_the_cases_that_the_file_does_not_have(counted, tmp_path):
     cases, done = counted
     first = list(run_experiment(cases(2), tmp_path / "rows.jsonl"))

@@ -12,7 +12,6 @@ from torch import Tensor
 from helpers.tiny_text import HashEncoder, TableEncoder
 from unseen import LabelSpace
 from unseen.errors import LabelError, SettingError
-from unseen.labels import LearnedPrompts
 from unseen_bench.mining import MINERS, Corpus, mine
 from unseen_bench.mining.miners import by_density, quantile, quantile_duplicates_last, sorted_cosine
 
@@ -102,15 +101,6 @@ def test_dnm_ranks_by_mean_log_distance_to_the_nearest_words() -> None:
     torch.testing.assert_close(found.double(), expected, atol=5e-3, rtol=0)
 
 
-@pytest.mark.parametrize("miner", MINERS)
-def test_mining_twice_gives_the_same_space_and_encodes_nothing_again(tmp_path: Path, miner: str) -> None:
-    first = build(tmp_path, miner=miner)
-    encoder = HashEncoder()
-    second = build(tmp_path, encoder, miner=miner)
-    assert second.fingerprint == first.fingerprint
-    assert encoder.encoded == len(NAMES) * (8 if miner == "csp" else 1)
-
-
 def test_every_choice_changes_the_fingerprint(tmp_path: Path) -> None:
     spaces = [
         build(tmp_path),
@@ -136,12 +126,6 @@ def test_the_number_of_negatives_follows_the_share_or_the_count(tmp_path: Path) 
     assert sum(word.startswith("adjective") for word in half) == 2  # a prefix keeps the mix
 
 
-def test_where_no_negatives_are_wanted_no_word_is_encoded(tmp_path: Path) -> None:
-    encoder = HashEncoder()
-    mine(NAMES, encoder, miner="neglabel", negatives=0, cache=tmp_path)
-    assert encoder.encoded == len(NAMES)
-
-
 def test_known_names_are_never_negatives_whatever_their_spelling(tmp_path: Path) -> None:
     corpus = Corpus("own", {"noun.own": ("Cat", "ice-cream", "tree")})
     space = mine(["cat", "ice cream"], HashEncoder(), corpus=corpus, cache=tmp_path)
@@ -163,23 +147,6 @@ def test_a_new_text_side_does_not_read_the_old_vectors(tmp_path: Path) -> None:
     assert improved.encoded == 103
 
 
-def test_progress_is_told_while_words_are_encoded_and_only_then(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    build(tmp_path, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(80, 80), (20, 20)]
-    build(tmp_path, progress=lambda done, total: seen.append((done, total)))
-    assert len(seen) == 2
-
-
-def test_learned_vectors_stand_for_the_names_only(tmp_path: Path) -> None:
-    rows = HashEncoder(fingerprint="learned").texts(NAMES)
-    prompt = LearnedPrompts(dict(zip(NAMES, rows, strict=True)), "lapt")
-    space = build(tmp_path, prompt=prompt)
-    torch.testing.assert_close(space.id_anchors, rows)
-    assert space.prompt.startswith("learned: lapt")
-    assert space.manifest["noun_prompt"] == "The nice {}."
-
-
 def test_bad_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="wordnet, neglabel, online, adaneg"):
         build(tmp_path, miner="gold")
@@ -188,17 +155,6 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
     for names, says in (([], "at least one"), (["a", "a"], "more than once"), ("cat", "one string")):
         with pytest.raises(LabelError, match=says):
             mine(names, HashEncoder(), corpus=WORDS, cache=tmp_path)
-
-
-def test_the_mined_space_survives_a_file(tmp_path: Path) -> None:
-    space = build(tmp_path, HashEncoder(dim=512))
-    space.save(tmp_path / "s.safetensors")
-    assert LabelSpace.load(tmp_path / "s.safetensors").fingerprint == space.fingerprint
-
-
-def test_a_list_whose_words_are_all_taken_is_left_out(tmp_path: Path) -> None:
-    words = Corpus("own", {"noun.a": ("cat", "sea"), "noun.b": ("sea", "Dog"), "noun.c": ("sky",)})
-    assert set(build(tmp_path, corpus=words).negatives) == {"sea", "sky"}
 
 
 def test_a_corpus_of_known_names_alone_is_refused(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def on_disk(tmp_path, monkeypatch) -> tuple[Path, Path]:
     few = Corpus("few", {name: words[::140] for name, words in wordnet().lists.items()})  # all take a minute
     miner = replace(find_miner("neglabel"), corpus=lambda: few)
     monkeypatch.setattr("unseen_bench.mining.mining.find_miner", lambda name: miner)
-    return root, save_clip(tmp_path / "model", context=77)
+    return root, save_clip(tmp_path / "model", context=77, letters=True)
 
 
 def paper_of(monkeypatch, data, model, out, *more, exhibits):

@@ -15,7 +15,6 @@ from unseen_bench import run as bench
 from unseen_bench import suites
 from unseen_bench.metrics import auroc
 from unseen_bench.run import Method, ResultFolder, Run, executors, list_runs, run_all, with_sweeps
-from unseen_bench.run.execute import random_sizes
 
 CHOSEN = ("mcm", "neglabel", "online", "oracle-online")
 WITHOUT_CLOCK = ("seconds",)
@@ -170,11 +169,6 @@ def test_runs_executed_together_have_the_rows_of_runs_executed_one_by_one(suite)
     assert timeless(grouped) == timeless(alone)
 
 
-def test_the_device_is_part_of_the_identity_of_a_row(suite):
-    run = list_runs(suite, names=("online",), orders=("shuffled",), seeds=1)[0]
-    assert bench.run_identity(suite, run, device="cuda") == {**bench.run_identity(suite, run), "device": "cuda"}
-
-
 def test_a_killed_benchmark_resumes_after_its_last_whole_line(suite, tmp_path, monkeypatch):
     results = ResultFolder(tmp_path, "rows")
     expected = rows_of(suite, results)
@@ -245,14 +239,6 @@ def test_the_whole_of_the_first_stream_is_read_again_in_other_calls(tmp_path):
         rows_of(long, names=(f"{__name__}:LateLookahead",), seeds=1)
 
 
-@pytest.mark.parametrize(("samples", "calls"), [(0, 4), (1, 4), (3, 8), (100, 8)])
-def test_a_stream_is_cut_into_calls_that_cover_it(samples, calls):
-    sizes = random_sizes(samples, calls)
-    assert sum(sizes) == samples
-    assert len(sizes) == max(1, min(samples, calls))
-    assert samples == 0 or min(sizes) > 0
-
-
 def test_a_sweep_varies_one_setting_of_the_detectors_that_have_it(suite):
     runs = with_sweeps(
         list_runs(suite, names=("mcm", "online"), orders=("shuffled",), seeds=1), ["kappa=0.02,0.2", "rho=0.5"]
@@ -286,12 +272,6 @@ def test_a_method_may_be_named_with_settings_and_stands_in_the_table_by_that_nam
     assert (one["settings"]["groups"], one["varied"], one["text"]) == (1, [], "as stored")
     with pytest.raises(SettingError, match="expected a setting of neglabel out of tau, groups, seed, got 'kappa'"):
         rows_of(suite, names=("neglabel kappa=1",))
-
-
-def test_settings_published_for_a_suite_are_those_of_its_rows_unless_others_are_named(tmp_path):
-    table = suite_files.write(tmp_path, table=suite_files.TABLE + "[settings.dnm]\nalpha = 0.12\n")
-    rows = rows_of(suites.load(str(table), tmp_path), names=("dnm", "dnm alpha=1"), seeds=1)
-    assert {row["detector"]: row["settings"]["alpha"] for row in rows} == {"dnm": 0.12, "dnm alpha=1": 1.0}
 
 
 @pytest.mark.parametrize("name", suites.names())
@@ -337,18 +317,14 @@ def test_a_row_judges_the_margin_and_the_score(suite, tmp_path):
     assert baseline == pytest.approx(math.log(len(suite.labels.names) / len(suite.labels.negatives)), abs=1e-5)
 
 
-EVIDENCE = {  # AUROC in percent, mean of seeds 0 to 2: MCM, NegLabel in one group, Algorithm 1, its oracle
-    "textures10": (91.3, 88.6, 84.1, 99.1),
-    "flowers102": (98.5, 95.0, 98.3, 99.8),
-}
+# AUROC in percent on textures10: methods that never learn once, the others as means of seeds 0 to 2
+EVIDENCE = {"mcm": (91.3, 1), "neglabel groups=1": (88.6, 1), "online": (84.1, 3), "oracle-online": (99.1, 3)}
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", EVIDENCE)
-def test_auroc_on_the_shared_features_is_that_of_the_evidence(features: Path, name):
-    suite = suites.load("imagenet200", features)
-    methods = ("mcm", "neglabel groups=1", "online", "oracle-online")
-    for detector, percent in zip(methods, EVIDENCE[name], strict=True):
-        runs = [Run((name,), "shuffled", seed, detector) for seed in range(3)]
-        mean, _ = bench.mean_and_deviation([bench.execute(suite, run).row["auroc"] for run in runs])
-        assert 100 * mean == pytest.approx(percent, abs=0.1)
+@pytest.mark.parametrize("detector", EVIDENCE)
+def test_auroc_on_the_shared_features_is_that_of_the_evidence(features: Path, detector):
+    suite, (percent, seeds) = suites.load("imagenet200", features), EVIDENCE[detector]
+    runs = [Run(("textures10",), "shuffled", seed, detector) for seed in range(seeds)]
+    mean, _ = bench.mean_and_deviation([bench.execute(suite, run).row["auroc"] for run in runs])
+    assert 100 * mean == pytest.approx(percent, abs=0.1)

@@ -42,8 +42,3 @@ def test_a_row_has_another_version_where_a_module_that_decides_numbers_changed(t
 
 def test_what_does_not_count_exists():
     assert {path.name for home in HOMES.values() for path in home.iterdir()} >= version.NOT_COUNTED
-
-
-def test_the_version_is_that_of_the_package_and_a_digest_of_each_part():
-    digests = "".join(map(version.code_digest, HOMES.values()))
-    assert version.code_version() == f"{unseen.__version__}+{digests}"

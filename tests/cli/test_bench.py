@@ -29,14 +29,6 @@ def test_a_gpu_that_is_not_there_is_refused(cli, table, monkeypatch):
         cli(table, "--features", table.parent, "--device", "cuda")
 
 
-def test_json_is_one_object_per_run(cli, table):
-    result = cli(table, "--features", table.parent, "--seeds", 1, "--detectors", "mcm,online", "--json", "--workers", 1)
-    rows = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [(row["sets"], row["detector"]) for row in rows] == [
-        ([name], detector) for name in ("near", "far") for detector in ("mcm", "online")
-    ]
-
-
 def test_tables_keep_kinds_in_columns_of_their_own(cli, table, tmp_path):
     names = ",".join((*CHOSEN, "fit-msp"))
     result = cli(table, "--features", table.parent, "--seeds", 1, "--detectors", names, "--workers", 1, "-o", tmp_path)

@@ -67,12 +67,6 @@ def test_json_is_one_object_and_the_order_matters(tmp_path: Path) -> None:
     assert rows[0]["frozen"]["auroc"] == pytest.approx(rows[1]["frozen"]["auroc"])
 
 
-def test_a_stream_of_one_kind_is_shown_without_a_truth_curve(tmp_path: Path) -> None:
-    out, html = run(tmp_path, "--order", "id_only")
-    assert "780 real images" in out
-    assert html.count("<svg") == 2
-
-
 def test_photos_are_typical_ones_of_every_kind_in_mixed_order(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["demo", "--photos", str(tmp_path / "photos"), "--json"], catch_exceptions=False)
     names = sorted(path.stem for path in (tmp_path / "photos").iterdir())

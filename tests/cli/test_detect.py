@@ -209,15 +209,6 @@ def test_saving_takes_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch)
     assert 0.01 < spent[0] / now[0] <= SAVING_SHARE
 
 
-def test_features_are_encoded_once(photos: Path, encoder: NamedColours) -> None:
-    before = margins(detect("photos", *NAMES, *STATE, "--json"))
-    assert encoder.calls == 12
-    save_shade(photos / "00-red.png", (255, 9, 9))
-    after = margins(detect("photos", *STATE, "--json"))
-    assert encoder.calls == 13
-    assert before.keys() == after.keys()
-
-
 def test_vectors_lie_beside_the_state_so_that_a_repeat_encodes_nothing(
     photos: Path, encoder: NamedColours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,20 +361,6 @@ def test_photos_that_came_while_one_kind_was_seen_alone_are_judged_as_their_copi
     assert {row["verdict"] for row in found if "red" in row["key"]} == {"known"}
     first, copies = ([row["margin"] for row in some] for some in (found[:4], found[24:]))
     assert first == pytest.approx(copies)
-
-
-def test_live_prints_verdicts_as_photos_come(encoder: NamedColours, capsys: pytest.CaptureFixture[str]) -> None:
-    *live, _ = rows(detect("photos", *NAMES, "--json", "--live"))
-    assert len({row["threshold"] for row in live}) > 1
-    streamed = Session(detectors.make("default", LabelSpace.build(["red", "green"], encoder)))
-    photos = [image for batch in read_images("photos") for image in batch]
-    assert [row["margin"] for row in live] == pytest.approx(streamed.observe(encoder.images(photos)).margin.tolist())
-
-
-def test_only_prints_the_verdicts_that_are_asked_for_and_counts_all() -> None:
-    *found, last = rows(detect("photos", *NAMES, "--json", "--only", "unknown"))
-    assert {row["verdict"] for row in found} == {"unknown"}
-    assert (len(found), last["summary"]["known"], last["summary"]["unknown"]) == (4, 8, 4)
 
 
 def test_an_alarm_is_raised_once_and_told() -> None:

@@ -34,6 +34,7 @@ ELSEWHERE = {
     r"s3://|^ray |--host 0.0.0.0": "by hand: needs an object store or several machines",
     r"--ray": "tests/scale/test_verbs.py",
     r"--device cuda|ViT-B/16": "by hand: needs a GPU or a model hub",
+    r"^unseen watch": "tests/cli/test_watch.py",
     r"^unseen (group|promote|rename|retire|dismiss|undo|review)": "tests/cli/test_discover.py",
     r"^unseen (serve|keys)": "tests/serve/http/test_security.py",
     r"^unseen (backup|restore)": "tests/serve/test_backup.py",

@@ -39,12 +39,6 @@ def test_names_come_from_the_folders_of_the_examples_and_stay_with_the_state(pho
         detect("photos", "--examples", "known", "--space", "s.space.safetensors")
 
 
-def test_a_class_without_examples_is_known_all_the_same(photos: Path, known: Path) -> None:
-    result = detect("photos", "--examples", "known", "--label", "red", "--label", "green", "--label", "blue", "--json")
-    assert "6 examples of 2 of 3 names + 2 for the threshold" in result.stderr
-    assert {row["nearest"] for row in rows(result)[:-1]} == {"red", "green", "blue"}
-
-
 def test_spared_examples_tell_the_threshold_and_one_unlike_its_class_is_left_out(photos: Path, known: Path) -> None:
     save_shade(known / "red" / "9.png", (0, 9, 255))  # the last of a folder is spared
     for i in range(20):  # enough that one is known to be odd

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image as Pillow
 
 from helpers.commands import detect, rows, run
-from helpers.scenes import SQUARES, save_coco, save_scene, save_yolo
+from helpers.pictures import flat
+from helpers.scenes import SIZE, SQUARES, save_coco, save_scene, save_yolo
+from helpers.tiny_models import COLOURS, NamedColours
 from unseen.errors import DataError, SettingError
 
 NAMES = ("--label", "red", "--label", "green")
@@ -133,6 +136,7 @@ def test_a_repeated_command_learns_no_region_twice_and_the_next_box_file_does(tm
 def test_options_that_do_not_go_together_are_refused() -> None:
     for words, message in [
         (("--boxes", "boxes.json", "--windows", "2"), "expected --boxes or --windows, got both"),
+        (("--windows", "2", "--sort-into", "out"), "expected --sort-into for whole photos"),
         (("--drop-unknown",), "expected --boxes with --keep-known and --drop-unknown"),
         (("--boxes", "boxes.json", "--keep-known"), r"expected -o .* add -o boxes\.judged\.json"),
         (("--boxes", "boxes.json", "--pad", "wide"), "expected --pad from 0% to 100%, got 'wide'"),
@@ -187,3 +191,26 @@ def test_groups_show_parts_of_photos(tmp_path: Path) -> None:
     page = (tmp_path / "g.html").read_text()
     assert all(key.endswith(".png#3") for key in groups[0]["keys"])
     assert page.count("data:image/jpeg;base64") == sum(len(one["exemplars"]) for one in groups)
+
+
+def test_windows_say_which_part_of_a_photo_is_least_known_and_teach_nothing(tmp_path: Path) -> None:
+    for photo in PHOTOS:
+        scene = flat(COLOURS["red"], SIZE)
+        scene.paste(COLOURS["blue"], (60, 40, 120, 80))
+        scene.save(tmp_path / "photos" / photo)
+    (tmp_path / "photos" / "x.png").write_bytes(b"no image")
+    result = detect("photos", "--windows", "2", *NAMES, *STATE, "--json", "--report", "r.html", code=1)
+    found = by_key(result)
+    assert [(one["key"], one["photo"], one["box"], one["verdict"]) for one in found.values()] == [
+        (f"photos/{photo}#9", f"photos/{photo}", [60, 40, 120, 80], "unknown") for photo in PHOTOS
+    ]
+    assert {"key": "photos/x.png", "skipped": "not an image of a supported format"} in rows(result)
+    assert not (tmp_path / "s.safetensors").exists()
+    assert len(re.findall(r'<g class="unknown"><title>#9 ', (tmp_path / "r.html").read_text())) == len(PHOTOS)
+
+
+def test_an_encoder_that_has_windows_sees_each_photo_once(encoder: NamedColours) -> None:
+    encoder.windows = lambda batch, boxes: torch.eye(3)[None, :1].expand(len(batch), len(boxes), 3)  # type: ignore[attr-defined]
+    found = by_key(detect("photos", "--windows", "3", *NAMES, "--json"))
+    assert {one["name"] for one in found.values()} == {"red"}
+    assert encoder.calls == 0

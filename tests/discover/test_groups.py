@@ -9,7 +9,7 @@ import torch
 
 from unseen import Session
 from unseen.checkpoint import save
-from unseen.discover import Vocabulary, dismiss, group, group_features
+from unseen.discover import Vocabulary, dismiss, group
 from unseen.discover.groups import distinct, is_growing, number_clusters
 from unseen.errors import StateError
 from unseen.labels.relatives import visible_words
@@ -44,11 +44,6 @@ def test_a_group_says_when_it_was_seen_and_shows_central_images(grouping, sessio
     assert json.loads(json.dumps(one.row()))["suggestions"][0]["word"]
 
 
-def test_grouping_again_gives_the_same_numbers(grouping):
-    again = group(grouping.session)
-    assert {one.number: set(one.keys) for one in again.groups} == {one.number: set(one.keys) for one in grouping.groups}
-
-
 def test_numbers_stay_while_the_stream_goes_on(session, pack):
     run = Session(pack.space)
     run.observe(pack.z[:300], pack.keys[:300])
@@ -72,7 +67,10 @@ def test_numbers_go_to_the_cluster_that_shares_most_and_are_used_once():
 def test_copies_are_folded(session):
     z = session.reservoir.images.features[:3]
     assert distinct(torch.cat([z, z, z])).tolist() == [0, 1, 2]
-    found = group_features(z.repeat(4, 1), [f"copy {i}" for i in range(12)], session.detector.labels, smallest=2)
+    images, unknown = session.reservoir.images, (~session.reservoir.images.known).nonzero().flatten()
+    copies = session.reservoir.with_images(images.select(unknown[:3].repeat(4)))
+    found = group(session.at(reservoir=copies), smallest=1)
+    assert found.groups
     assert all(one.distinct < one.size for one in found.groups)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unseen import Session
-from unseen.discover.edit import undo
+from unseen.discover import undo
 from unseen.discover.review import coco, correct, fiftyone, reviewed
 from unseen.errors import DataError
 
@@ -53,15 +53,6 @@ def test_corrections_go_on_to_teach_after_a_checkpoint_and_in_later_images(sessi
     assert torch.equal(done.observe(pack.z[500:]).threshold, again.observe(pack.z[500:]).threshold)
     plain.observe(pack.z[500:])
     assert done.threshold < plain.threshold - 0.2
-
-
-def test_the_latest_word_counts(session):
-    key = session.reservoir.images.keys[0]
-    twice = correct(correct(session, {key: "horse"}).session, {key: "dog"}).session
-    assert twice.reservoir.corrections == {key: "dog"}
-    z, known = twice.reservoir.corrected(["dog"])
-    assert torch.equal(z, twice.reservoir.images.features[:1])
-    assert known.tolist() == [True]
 
 
 def test_words_on_images_that_are_not_kept_are_refused(session):

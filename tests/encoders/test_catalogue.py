@@ -22,13 +22,6 @@ def test_a_misspelt_name_is_told_from_python_and_from_the_command_line(name: str
             ask(name)
 
 
-def test_what_may_be_at_a_hub_or_in_a_folder_is_no_misspelling(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "vit-b16").mkdir()
-    for name in ("vit-b16", "someone/vit-b16", "resnet"):
-        assert catalogue.resolve_name(name) == ("hub", name)
-
-
 def test_a_model_is_not_fetched_where_a_package_that_runs_it_is_missing(monkeypatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "onnx" else find(name))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unseen.encoders.device import gpu_dtype, pick_device
+from unseen.encoders.torch_encoder import gpu_dtype, pick_device
 from unseen.errors import SettingError
 
 

@@ -47,13 +47,6 @@ def mean_difference(a, b):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"quality": 30}, {"subsampling": 2}, {"exif": with_exif(1)}, {"optimize": True}]
-)
-def test_plain_files_are_known_by_their_header(options):
-    assert plain(encoded(NOISE, "JPEG", **options)).pixels == 30 * 40
-
-
-@pytest.mark.parametrize(
     "data",
     [
         b"",

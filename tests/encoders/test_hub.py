@@ -1,6 +1,7 @@
 """Encoders by hub id and local folder."""
 
 import shutil
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ from transformers import AutoModel, CLIPImageProcessorPil, CLIPModel, CLIPProces
 from helpers.tiny_models import pictures, save_clip, save_siglip, tokenizer
 from unseen.encoders.catalogue import SHORT_NAMES, load_encoder, resolve_name
 from unseen.encoders.hub import HubEncoder
+from unseen.encoders.torch_encoder import patches_inside
 from unseen.errors import EncoderError, MissingExtra, SettingError, UnseenError
 
 
@@ -33,13 +35,6 @@ def test_images_and_texts_are_unit_float32_in_one_space(kind, request):
     torch.testing.assert_close(torch.cat([images, texts]).norm(dim=-1), torch.ones(5))
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
-def test_a_text_alone_equals_the_same_text_in_a_batch(kind, request):
-    encoder = load_encoder(request.getfixturevalue(kind), device="cpu")
-    together = encoder.texts(["cat", "a photo of the nice dog"])
-    torch.testing.assert_close(together[:1], encoder.texts(["cat"]), atol=1e-6, rtol=1e-5)
-
-
 def test_patches_are_those_of_a_last_block_in_which_tokens_attend_to_themselves(clip):
     encoder: Any = load_encoder(clip, device="cpu")
     vision = encoder.model.vision_model
@@ -52,6 +47,20 @@ def test_patches_are_those_of_a_last_block_in_which_tokens_attend_to_themselves(
     expected = torch.nn.functional.normalize(expected, dim=-1)
     torch.testing.assert_close(encoder.patches(pictures(2)), expected, atol=1e-5, rtol=1e-4)
     assert expected.shape == (2, 16, 8)
+
+
+def test_the_window_that_is_the_whole_photo_has_the_vector_of_the_photo_and_others_have_their_own(clip):
+    encoder: Any = load_encoder(clip, device="cpu")
+    whole, left, right = (0.0, 0.0, 1.0, 1.0), (0.0, 0.0, 0.5, 1.0), (0.5, 0.0, 1.0, 1.0)
+    batch = [replace(one, pixels=one.pixels.resize((32, 32))) for one in pictures(2)]  # squashing changes nothing
+    found = encoder.windows(batch, [whole, left, right])
+    torch.testing.assert_close(found[:, 0], encoder.images(batch), atol=1e-5, rtol=1e-4)
+    assert float((found[:, 1] * found[:, 2]).sum(-1).max()) < 0.9999
+
+
+def test_a_window_covers_the_patches_whose_centres_lie_in_it():
+    inside = patches_inside([(0.0, 0.0, 0.5, 1.0), (0.25, 0.5, 1.0, 0.75)], 4).view(2, 4, 4).int()
+    assert inside.tolist() == [[[1, 1, 0, 0]] * 4, [[0] * 4, [0] * 4, [0, 1, 1, 1], [0] * 4]]
 
 
 @pytest.mark.parametrize("missing", ["preprocessor_config.json", "tokenizer.json", "config.json"])
@@ -139,3 +148,5 @@ def test_a_model_that_is_no_clip_is_refused_with_what_would_work() -> None:
 def test_patches_need_clip(siglip):
     with pytest.raises(EncoderError, match="expected a CLIP vision transformer for patch features, got siglip"):
         cast(HubEncoder, load_encoder(siglip, device="cpu")).patches(pictures(1))
+    with pytest.raises(EncoderError, match="expected a CLIP vision transformer"):
+        cast(HubEncoder, load_encoder(siglip, device="cpu")).windows(pictures(1), [(0.0, 0.0, 1.0, 1.0)])

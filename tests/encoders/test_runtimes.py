@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.tiny_models import pictures, save_clip, save_siglip
+from helpers.tiny_models import pictures, save_clip
 from unseen.encoders import load_encoder, runtimes
 from unseen.encoders.runtimes import RUNTIMES, TowerRuntimes, installed_runtimes, measured_rates
 from unseen.errors import EncoderError, MissingExtra, SettingError
@@ -17,15 +17,21 @@ pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """The cache of all tests but one: exporting a tower takes seconds."""
+    return tmp_path_factory.mktemp("shared")
+
+
 @pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+def cache(monkeypatch, shared):
+    monkeypatch.setenv("UNSEEN_CACHE", str(shared))
+    return shared
 
 
-@pytest.fixture(params=[save_clip, pytest.param(save_siglip, marks=pytest.mark.slow)])
-def model(request, tmp_path):
-    return request.param(tmp_path / "model")
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_clip(tmp_path_factory.mktemp("model"))
 
 
 def test_vectors_agree_and_the_tower_is_exported_once(model, cache):
@@ -38,7 +44,8 @@ def test_vectors_agree_and_the_tower_is_exported_once(model, cache):
     assert len(list((cache / "towers").iterdir())) == 1
 
 
-def test_a_tower_that_is_not_exported_runs_in_torch_unless_another_runtime_was_faster(model, cache):
+def test_a_tower_that_is_not_exported_runs_in_torch_unless_another_runtime_was_faster(model, monkeypatch, tmp_path):
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path))
     encoder: Any = load_encoder(model, device="cpu")
     assert encoder.runtimes.chosen == "torch"
     rates = encoder.runtimes.measure()
@@ -78,10 +85,11 @@ def never():
 )
 def test_without_a_measurement_the_one_that_is_fastest_as_a_rule_is_chosen(monkeypatch, installed, dtype, chosen):
     monkeypatch.setattr(runtimes, "installed_runtimes", lambda: list(installed))
-    assert TowerRuntimes("a", dtype, never, never, never).chosen == chosen
+    assert TowerRuntimes("a", dtype, torch.nn.Identity(), never, never).chosen == chosen
 
 
-def test_a_tower_that_nothing_here_can_export_runs_in_torch_and_is_measured_there(model, monkeypatch):
+def test_a_tower_that_nothing_here_can_export_runs_in_torch_and_is_measured_there(model, monkeypatch, tmp_path):
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path))
     monkeypatch.setattr(runtimes, "find_spec", lambda name: None if name == "onnxscript" else True)
     encoder: Any = load_encoder(model, device="cpu")
     assert list(encoder.runtimes.measure(rounds=1)) == ["torch"]

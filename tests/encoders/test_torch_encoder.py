@@ -80,17 +80,6 @@ def test_texts_are_encoded_in_batches_and_come_back_in_order(source, monkeypatch
     assert encoder.model.calls == [7, 3, 3, 1]
 
 
-def test_nothing_in_gives_no_rows_of_the_right_width(source):
-    encoder = OpenClipEncoder(source, device="cpu")
-    assert encoder.images([]).shape == encoder.texts([]).shape == (0, 4)
-
-
-def test_the_fingerprint_does_not_depend_on_the_precision(source):
-    whole, half = (OpenClipEncoder(source, device="cpu", dtype=kind) for kind in (torch.float32, torch.bfloat16))
-    assert whole.fingerprint == half.fingerprint
-    assert half.texts(["cat"]).dtype == torch.float32
-
-
 def test_bad_texts_and_unknown_weights_are_refused(source):
     with pytest.raises(LabelError, match=f"at most {CONTEXT} tokens, got 'cat cat"):
         OpenClipEncoder(source, device="cpu").texts(["cat " * 20])

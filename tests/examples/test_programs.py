@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from helpers.pictures import flat
+from helpers.scenes import save_coco, save_scene
 from helpers.service import serving
 from helpers.tiny_models import save_clip
 
@@ -103,3 +104,17 @@ def test_streams_on_ray_are_judged_as_in_turn(capsys: Any) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == [f"camera {i}" for i in range(6)]
     assert all(re.fullmatch(r"camera \d: \d+ of 100 known", line) for line in lines)
+
+
+@pytest.mark.filterwarnings("ignore:OpenCV:UserWarning")
+def test_boxes_of_supervision_are_judged(tmp_path: Path, clip: Path, capsys: Any) -> None:
+    pytest.importorskip("supervision")
+    photos = ["a.png", "b.png"]
+    for photo in photos:
+        save_scene(tmp_path / "photos" / photo)
+    boxes = save_coco(tmp_path / "boxes.json", photos)
+    program("boxes").main(str(tmp_path / "photos"), str(boxes), "cat", "dog", encoder=clip, everyday=200)
+    lines = sorted(capsys.readouterr().out.splitlines())
+    assert [re.sub(r"\d of 3", "n of 3", Path(line).name) for line in lines] == [
+        f"{photo} n of 3 boxes known" for photo in photos
+    ]

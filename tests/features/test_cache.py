@@ -42,11 +42,6 @@ def test_features_come_back_in_order(photos, tmp_path):
     assert features.labels is None
 
 
-def test_a_second_run_encodes_nothing(photos, tmp_path):
-    encode(photos, tmp_path / "f")
-    assert encode(photos, tmp_path / "f").calls == 0
-
-
 def test_a_killed_run_goes_on_where_it_stopped(photos, tmp_path):
     whole = load_features((encode(photos, tmp_path / "whole"), tmp_path / "whole")[1])
     encoder = ColourEncoder()

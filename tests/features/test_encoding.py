@@ -28,7 +28,7 @@ from unseen.features.encoding import (
     make_launcher,
 )
 from unseen.images import Entry, Skipped, find_images, read_images
-from unseen.images.prefetch import prefetch
+from unseen.images.sources import prefetch
 
 CPU = torch.device("cpu")
 
@@ -135,23 +135,6 @@ def test_a_file_that_neither_decodes_is_skipped_with_pillows_reason(encoder, pho
     (photos / "00.jpg").write_bytes(torn[: len(torn) * 2 // 3] + b"\xff\xd9")
     (found,) = encode_ahead(find_images(photos), decoding_launcher(encoder, refuse), size=64)
     assert skipped(found.rows) == [row for batch in read_images(photos) for row in batch.skipped]
-
-
-def test_a_batch_without_pixels_has_no_vectors(encoder):
-    entries = [Entry.of_bytes("a", "", lambda: b"no picture")] * 3
-    for some in (make_launcher(encoder), decoding_launcher(encoder)):
-        (found,) = encode_ahead(entries, some, size=3)
-        assert found.z.numel() == 0
-        assert [type(row) for row in found.rows] == [Skipped] * 3
-
-
-def test_reading_does_not_run_far_ahead(encoder):
-    begun = []
-    entries = (Entry(str(i), "", lambda: begun.append(1) or pictures(1)[0].pixels) for i in range(5000))
-    run = encode_ahead(entries, make_launcher(encoder), size=4)
-    next(run)
-    run.close()  # type: ignore[attr-defined]
-    assert len(begun) < 2500  # chunks for each core and six batches; it would be all of them
 
 
 def test_an_error_in_a_thread_reaches_the_caller_and_ends_the_threads():

@@ -48,11 +48,6 @@ def test_labels_and_metadata_are_optional(written):
         _ = cats.true_labels
 
 
-def test_names_of_another_number_than_the_rows_are_the_classes_of_the_labels(written):
-    cats = load_features(written({"names": '["a", "b"]'}, features=torch.eye(3), labels=torch.tensor([0, 1, 1])))
-    assert (cats.classes, cats.keys[0]) == (("a", "b"), "cats/0")
-
-
 @pytest.mark.parametrize(
     ("tensors", "metadata", "message"),
     [
@@ -84,13 +79,3 @@ def test_missing_and_damaged_files_are_refused(tmp_path):
     (tmp_path / "torn.safetensors").write_bytes(b"no tensors")
     with pytest.raises(DataError, match="got a damaged one"):
         load_features(tmp_path / "torn.safetensors")
-
-
-@pytest.mark.data
-def test_the_shared_features_are_read(features):
-    images = load_features(features / "images-textures10.safetensors")
-    assert images.z.shape == (1200, 512)
-    assert (len(images.true_labels), len(images.classes), images.classes[0]) == (1200, 10, "banded")
-    assert images.encoder.startswith("openai/clip-vit-base-patch16")
-    torch.testing.assert_close(images.z.norm(dim=-1), torch.ones(1200))
-    assert load_features(features / "text-imagenet1k.safetensors").keys[0] == "tench"

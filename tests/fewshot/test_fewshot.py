@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from helpers.streams import cone, space, unit
-from unseen.detectors.mcm import MCM
+from unseen.detectors import MCM
 from unseen.errors import LabelError, SettingError
 from unseen.labels import Examples, LabelSpace
 from unseen_bench.checks import ALL_CHECKS, Check, example_stream
@@ -68,12 +68,6 @@ def test_tip_adapter_equals_its_formula() -> None:
             assert float(row[name]) == pytest.approx(text + 1.17 * sum(math.exp(c - 1) for c in near), rel=1e-6)
 
 
-def test_tuned_keys_lower_the_loss_of_the_examples() -> None:
-    free, tuned = (fewshot.make(name, LABELS, EXAMPLES) for name in ("tip-adapter", "tip-adapter-f"))
-    before, after = (float(cross_entropy(one.logits(one.images), EXAMPLES.label)) for one in (free, tuned))
-    assert after < before
-
-
 def test_equal_examples_are_trained_on_once() -> None:
     untaught = [fewshot.REGISTRY[name](LABELS) for name in ("vos-head", "vos-head", "npos-head")]
     first, again, other = (fewshot.taught(one, EXAMPLES.z.clone(), EXAMPLES.label) for one in untaught)
@@ -124,9 +118,3 @@ def test_an_epoch_has_batches_of_one_size_and_every_example_once() -> None:
     train([torch.zeros(1)], loss, 400, Schedule("sgd", 0.1, 2, 128), seed=0)
     assert [len(rows) for rows in seen] == 8 * [100]
     assert torch.cat(seen[:4]).sort().values.tolist() == list(range(400))
-
-
-@pytest.mark.parametrize("name", ["taskres", "few-shot-prototypes", "linear-probe"])
-def test_one_example_of_each_name_is_enough(name: str) -> None:
-    detector = made(name, EXAMPLES[EXAMPLES.place == 0])
-    assert bool(detector.score(None, unit(3, 12)).score.isfinite().all())

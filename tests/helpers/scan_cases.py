@@ -9,7 +9,6 @@ from torch import Tensor
 
 from helpers.streams import unit
 from unseen.scan import Scan
-from unseen.scan.cuda import blas
 
 PAPER: dict[str, Any] = {"kappa": 0.05, "tau": 0.01}
 
@@ -32,12 +31,3 @@ def difference(got: Scan, expected: Scan) -> dict[str, float]:
         "peak": float((got.read.peak - expected.read.peak).abs().max()) if len(got.read.peak) else 0.0,
         "energy": float((got.read.energy - expected.read.energy).abs().max()) if len(got.read.peak) else 0.0,
     }
-
-
-def split_float16(x: Tensor, *, left: bool) -> Tensor:
-    """What the GPU kernel `split` has to return."""
-    padded = 8 * -(-x.shape[-1] // 8)
-    whole = torch.nn.functional.pad(blas.SPLIT * x, (0, padded - x.shape[-1]))
-    high = whole.half()
-    low = (whole - high.float()).half()
-    return torch.cat([high, low, high] if left else [low, high, high], dim=-1)

@@ -1,4 +1,4 @@
-"""Real service processes for the tests: started in a moment because a fork server has imported everything."""
+"""Service processes for tests, started in a moment by a fork server, and the parts of `unseen.serve` that tests use."""
 
 from __future__ import annotations
 
@@ -23,19 +23,35 @@ import uvicorn
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from helpers.streams import space
 from unseen import Session
 from unseen.detectors.state import flatten
 from unseen.encoders import preprocess
 from unseen.serve import run as serve_run
+from unseen.serve.backup import copy_stream
 from unseen.serve.client import Client, Remote
 from unseen.serve.http.app import create_app
+from unseen.serve.http.auth import ApiKeys, is_loopback
+from unseen.serve.http.bodies import FORM, RAW
+from unseen.serve.http.events import EventHub, VerdictEvent
+from unseen.serve.http.log import RequestLog
 from unseen.serve.http.service import Service
-from unseen.serve.run import listening_socket, run
-from unseen.serve.settings import Durability, Limits, Settings
-from unseen.serve.stream.folder import StreamConfig
+from unseen.serve.run import hush_libraries, listening_socket, run
+from unseen.serve.settings import INSIDE, PAGE, Durability, Limits, Settings
+from unseen.serve.stream.batch import BatchVerdicts, sample_batch
+from unseen.serve.stream.disk import session_bytes, state_bytes
+from unseen.serve.stream.folder import DataFolder, StreamConfig, read_config, write_config
+from unseen.serve.stream.history import History, RecentItems, UnknownAlarm
+from unseen.serve.stream.journal import TIP, Journal, JournalEntry, Position
+from unseen.serve.stream.kept import edit_stream, stream_groups, undone
+from unseen.serve.stream.store import StreamStore
+from unseen.serve.stream.stream import Stream
+from unseen.serve.work.jobs import Jobs
+from unseen.serve.work.threads import MicroBatcher, RateLimiter
 
 # a fork server finds what to import by this alone; without it every service would import torch again
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+LABELS = space(dtype=torch.float32)  # of most streams of the tests
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["helpers.service"])
 START = 90  # seconds that a service may take: the first of a cold machine reads torch from disk

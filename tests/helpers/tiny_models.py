@@ -1,5 +1,6 @@
 """Models small enough to build in a test, saved to disk with their processor and tokenizer."""
 
+import string
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,12 @@ VISION = {**TEXT, "num_hidden_layers": 2, "image_size": 32, "patch_size": 8}
 CONTEXT = 12
 
 
-def tokenizer(context: int = CONTEXT) -> PreTrainedTokenizerFast:
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+def tokenizer(context: int = CONTEXT, *, letters: bool = False) -> PreTrainedTokenizerFast:
+    """A tokenizer of a few words; with `letters` it spells all others, which are otherwise one and the same token."""
+    vocabulary = [*WORDS, *(one for one in string.printable if letters and one not in WORDS)]
+    ids = {word: i for i, word in enumerate(vocabulary)}
+    spelt = models.WordPiece(ids, unk_token="<unk>", continuing_subword_prefix="")
+    words = Tokenizer(spelt if letters else models.WordLevel(ids, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     words.post_processor = processors.TemplateProcessing(
         single="<start> $A <end>", special_tokens=[("<start>", 1), ("<end>", 3)]
@@ -39,9 +44,12 @@ def tokenizer(context: int = CONTEXT) -> PreTrainedTokenizerFast:
     )
 
 
-def save_clip(folder: Path, *, seed: int = 0, hidden_act: str = "quick_gelu", context: int = CONTEXT) -> Path:
+def save_clip(
+    folder: Path, *, seed: int = 0, hidden_act: str = "quick_gelu", context: int = CONTEXT, letters: bool = False
+) -> Path:
     torch.manual_seed(seed)
-    ids = {"vocab_size": len(WORDS), "max_position_embeddings": context, "eos_token_id": 3, "pad_token_id": 0}
+    texts = tokenizer(context, letters=letters)
+    ids = {"vocab_size": len(texts), "max_position_embeddings": context, "eos_token_id": 3, "pad_token_id": 0}
     config = CLIPConfig(
         text_config={**TEXT, **ids, "hidden_act": hidden_act, "projection_dim": 8},
         vision_config={**VISION, "hidden_act": hidden_act, "projection_dim": 8},
@@ -53,7 +61,7 @@ def save_clip(folder: Path, *, seed: int = 0, hidden_act: str = "quick_gelu", co
     model.save_pretrained(folder)
     size = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
     CLIPImageProcessorPil(**size).save_pretrained(folder)
-    tokenizer(context).save_pretrained(folder)
+    texts.save_pretrained(folder)
     return folder
 
 

@@ -4,8 +4,6 @@ import io
 import os
 import re
 import sys
-import time
-from functools import partial
 
 import pytest
 
@@ -51,11 +49,6 @@ def test_unreadable_images_are_reported_in_place_and_never_replaced(folder):
     assert batch.skipped[0].reason
 
 
-def test_a_batch_is_a_sequence_of_images(folder):
-    batch = only(folder)
-    assert [image.path for image in batch[1:]] == [batch[1].path, batch[2].path]
-
-
 def test_image_lists_carry_labels(folder):
     (folder / "list.txt").write_text("a.JPG 7\nb/two.png -1\n\nb/one.webp\ngone.png 3\nwith space.png 4\n")
     flat().save(folder / "with space.png")
@@ -64,24 +57,10 @@ def test_image_lists_carry_labels(folder):
     assert batch.skipped == (Skipped(str(folder / "gone.png"), "cannot be opened: No such file or directory"),)
 
 
-def test_image_lists_may_start_elsewhere(folder, tmp_path_factory):
-    listing = tmp_path_factory.mktemp("lists") / "val.txt"
-    listing.write_text("b/two.png 1\n", encoding="utf-8-sig")
-    assert len(only(listing, root=folder)) == 1
-
-
 def test_names_of_classes_given_as_an_image_list_are_refused(folder):
     (folder / "classes.txt").write_text("golden retriever\nsports car 2000\n" + 300 * "long ")
     with pytest.raises(DataError, match=r"'golden retriever'\); pass names of classes as --labels .*classes.txt"):
         only(folder / "classes.txt")
-
-
-def test_image_lists_may_have_files_without_a_suffix(folder):
-    (folder / "bare").write_bytes((folder / "b/two.png").read_bytes())
-    (folder / "list.txt").write_text("gone\nbare 1\n")
-    batch = only(folder / "list.txt")
-    assert len(batch) == 1
-    assert len(batch.skipped) == 1
 
 
 def test_image_lists_in_other_encodings_are_refused(tmp_path):
@@ -104,17 +83,6 @@ def test_a_missing_path_is_an_error(tmp_path):
 def test_settings_have_a_range(folder, setting):
     with pytest.raises(SettingError, match="at least 1"):
         next(read_images(folder, **setting))
-
-
-def test_threads_keep_the_order():
-    def slowly(i):
-        time.sleep(0.002 * (i % 3))
-        return flat((i, 0, 0))
-
-    entries = [Entry(str(i), str(i), partial(slowly, i)) for i in range(60)]
-    batches = list(read_entries(entries, size=7))
-    assert [image.pixels.getpixel((0, 0))[0] for batch in batches for image in batch] == list(range(60))
-    assert [len(batch) for batch in batches] == [7] * 8 + [4]
 
 
 def test_decoding_does_not_run_far_ahead():
@@ -209,16 +177,6 @@ def test_an_address_of_the_web_is_told_to_be_downloaded(monkeypatch):
     monkeypatch.setattr(RemotePath, "exists", lambda self: False)
     with pytest.raises(DataError, match="/photos; download the images first"):
         find_images("https://example.com/photos")
-
-
-def test_of_files_in_a_folder_only_paths_are_held(tmp_path):
-    for name in ("a.png", "b.png"):
-        (tmp_path / name).write_bytes(b"not decoded")
-    found = find_images(tmp_path)
-    assert isinstance(found, sources.FoundEntries)
-    assert found.found == [str(tmp_path / "a.png"), str(tmp_path / "b.png")]
-    assert list(found.keys) == [entry.path for entry in found] == [entry.path for entry in found[:]]
-    assert found[1].identity == next(iter(found[1:])).identity
 
 
 @pytest.mark.parametrize("error", [MissingExtra("pyarrow", "tables"), DataError("expected a URI that fsspec can open")])

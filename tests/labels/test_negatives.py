@@ -36,27 +36,6 @@ def test_each_negative_knows_where_it_comes_from(tmp_path: Path) -> None:
     assert space.kinds == {"never": 1, "relative": 4, "everyday": 3, "far": 2}
 
 
-def test_by_default_there_are_at_most_three_thousand_words_to_encode(tmp_path: Path) -> None:
-    names = [word for parent in ("dog", "bird", "fish") for word in kinds_of(parent)]
-    encoder = HashEncoder()
-    space = LabelSpace.build(names, encoder, cache=tmp_path)
-    assert len(names) > 100
-    assert encoder.encoded - len(names) == len(space.negatives) <= 3_000
-
-
-def kinds_of(parent: str) -> list[str]:
-    placed = Placed((parent,))
-    places = placed.nouns.below([placed.found[parent].place])
-    return sorted({placed.nouns.synsets[place].word for place in places} - {parent})[:60]
-
-
-def test_mining_twice_gives_the_same_space_and_encodes_nothing_again(tmp_path: Path) -> None:
-    first = build(tmp_path, "cat", "dog")
-    encoder = HashEncoder()
-    assert build(tmp_path, "cat", "dog", encoder=encoder).fingerprint == first.fingerprint
-    assert encoder.encoded == 2
-
-
 def test_other_names_encode_only_the_words_that_are_new(tmp_path: Path) -> None:
     build(tmp_path, "cat")
     encoder = HashEncoder()

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from helpers.tiny_text import HashEncoder
 from unseen.errors import LabelError
-from unseen.labels.prompts import CSP, CSP_ADJECTIVES, NICE, PROMPTS, LearnedPrompts, PromptTemplates, as_prompt
+from unseen.labels.prompts import CSP, CSP_ADJECTIVES, NICE, PROMPTS, PromptTemplates, as_prompt
 from unseen_bench.mining import MINERS
 
 
@@ -50,14 +47,6 @@ def test_published_prompts_have_full_stops_only_where_their_papers_have_them() -
     assert MINERS["neglabel"].adjective_prompt.description == "This is a {} photo"
 
 
-def test_csp_words_names_eight_ways_and_joins_adjectives_to_a_fixed_noun() -> None:
-    encoder = HashEncoder()
-    assert len(CSP.templates) == 8
-    single = CSP_ADJECTIVES.encode(["shiny"], encoder)
-    among = CSP_ADJECTIVES.encode(["dull", "shiny"], encoder)[1]
-    torch.testing.assert_close(single[0], among)
-
-
 def test_a_prompt_is_a_known_name_a_template_several_or_itself() -> None:
     assert as_prompt("csp") is PROMPTS["csp"]
     assert as_prompt("my {}") == PromptTemplates(("my {}",))
@@ -69,28 +58,3 @@ def test_a_prompt_is_a_known_name_a_template_several_or_itself() -> None:
 def test_templates_that_lose_the_name_are_refused(template: str) -> None:
     with pytest.raises(LabelError, match="template with one"):
         as_prompt(template)
-
-
-def learned(path: Path, rows: int = 2, dim: int = 8) -> Path:
-    save_file({"features": torch.ones(rows, dim)}, path, metadata={"names": json.dumps(["cat", "dog"])})
-    return path
-
-
-def test_learned_vectors_replace_the_encoder(tmp_path: Path) -> None:
-    encoder = HashEncoder()
-    vectors = LearnedPrompts.load(learned(tmp_path / "l.safetensors")).encode(["dog"], encoder)
-    torch.testing.assert_close(vectors, torch.full((1, 8), 8**-0.5))
-    assert encoder.encoded == 0
-
-
-def test_learned_vectors_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    good = LearnedPrompts.load(learned(tmp_path / "l.safetensors"))
-    with pytest.raises(LabelError, match="'fox'"):
-        good.encode(["fox"], HashEncoder())
-    with pytest.raises(LabelError, match="width 16"):
-        good.encode(["cat"], HashEncoder(dim=16))
-    with pytest.raises(LabelError, match="expected 3 names"):
-        LearnedPrompts.load(learned(tmp_path / "m.safetensors", rows=3))
-    (tmp_path / "broken").write_bytes(b"no")
-    with pytest.raises(LabelError, match="expected learned prompts"):
-        LearnedPrompts.load(tmp_path / "broken")

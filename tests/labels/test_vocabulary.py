@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unseen.labels.names import canonical_spelling
 from unseen.labels.relatives import Placed, everyday_words
-from unseen.labels.vocabulary import hierarchy
+from unseen.vocabulary import canonical_spelling, hierarchy
 
 NOUNS = hierarchy()
 KINDS = ("animal", "artifact", "food", "plant")

@@ -29,10 +29,10 @@ from unseen_bench.methods.prompts import (
     encode_batch,
     learn,
 )
-from unseen_bench.methods.prompts.losses import (
+from unseen_bench.methods.prompts.methods import (
+    CoOp,
     name_loss,
 )
-from unseen_bench.methods.prompts.methods import CoOp
 
 NAMES = ("cat", "dog", "photo", "nice")
 CONTEXT = 4

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 
 from unseen import Session, demo
-from unseen.discover import group, group_features
+from unseen.discover import group
 from unseen.report import group_page
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -39,13 +39,6 @@ def test_every_kept_image_is_in_the_table_known_ones_too(found, report):
     assert [row[0] for row in rows] == images.names()
     assert [row[1] != "unknown" for row in rows] == images.known.tolist()
     assert rows[0][0] == "</script>.jpg"
-
-
-def test_features_that_nobody_judged_have_no_table(found, tmp_path):
-    pack = demo.load()
-    grouping = group_features(pack.z[:60], pack.keys[:60], found.session.detector.labels)
-    group_page.write(tmp_path / "groups.html", grouping, title="groups", state=None)
-    assert 'id="review"' not in (tmp_path / "groups.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,6 @@ from unseen.report.stream_page import (
     Gallery,
     StreamLog,
     Thumbnail,
-    about,
-    label_section,
     page,
     tiles,
     write,
@@ -122,23 +120,10 @@ def test_the_page_counts_verdicts_and_says_what_share_the_threshold_keeps(labels
     assert found["% of known kept, likely"] == f"{100 * low:.0f} to {100 * high:.0f}"
 
 
-def test_the_label_space_counts_images_and_shows_neighbours(labels: LabelSpace) -> None:
-    log, _ = streamed(labels)
-    section = label_section(labels, log)
-    assert sum(int(row[1]) for row in section.rows) == int((~log.verdicts.unknown).sum())
-    assert all(row[2].startswith("negative ") for row in section.rows)
-    assert [row[1] for row in label_section(labels, StreamLog()).rows] == ["0"] * len(labels.names)
-
-
 def test_an_empty_stream_makes_a_page(tmp_path: Path, labels: LabelSpace) -> None:
     path = tmp_path / "deep" / "out.html"
     write(path, StreamLog(skipped=[("a", "b")]), Session(detectors.make("default", labels)), title="t")
     assert "No image could be read" in path.read_text()
-
-
-def test_about_names_encoder_label_space_and_detector(labels: LabelSpace) -> None:
-    session = Session(detectors.make("default", labels))
-    assert about(session).startswith("encoder unnamed · 6 names + 30 negatives (fingerprint ")
 
 
 def test_a_histogram_stacks_the_three_verdicts_and_misses_no_image() -> None:
@@ -163,12 +148,6 @@ def test_charts_draw_any_range(values: list[float]) -> None:
         assert all(-1 <= x <= one.width for x in across)
 
 
-def test_curves_leave_out_what_is_undefined() -> None:
-    chart = charts.curves({"online": [(10, 50.0), (20, float("nan")), (30, 90.0)]})
-    assert chart.grid[-1][1] == "100"
-    assert [len(points.split()) for _, points in chart.lines] == [2]
-
-
 def test_every_image_is_on_a_page_in_order_of_arrival(tmp_path: Path, labels: LabelSpace) -> None:
     (tmp_path / "out.pages").mkdir()
     (tmp_path / "out.pages" / "9.html").write_text("of an earlier run")
@@ -184,23 +163,8 @@ def test_every_image_is_on_a_page_in_order_of_arrival(tmp_path: Path, labels: La
     assert [key for link in links for key in re.findall(r'title="(\d+.jpg)"', (tmp_path / link).read_text())] == keys
 
 
-def test_a_short_stream_has_no_further_pages(tmp_path: Path, labels: LabelSpace) -> None:
-    session, log = Session(detectors.make("default", labels)), StreamLog.beside(tmp_path / "out.html")
-    log.add(["a", "b"], session.observe(stream(labels, 2)), [None] * 2)
-    write(tmp_path / "out.html", log, session, title="t")
-    assert [path.name for path in tmp_path.iterdir()] == ["out.html"]
-
-
 def test_the_threshold_is_drawn_as_each_image_met_it() -> None:
     margin, limit = torch.zeros(50), torch.cat([torch.full((25,), 9.0), torch.zeros(25)])
     chart = charts.track(margin, ["unknown"] * 25 + ["known"] * 25, limit)
     assert len({point.split(",")[1] for point in chart.lines[0][1].split()}) == 2  # two heights, and no slope
     assert not any("clipped" in dot[0] for dot in chart.dots)
-
-
-def test_images_beyond_the_frame_are_counted_at_its_edge() -> None:
-    margin = torch.cat([torch.linspace(-1, 1, 2000), torch.tensor([500.0, 600.0])])
-    words = ["known" if one > 0 else "unknown" for one in margin.tolist()]
-    assert "2 beyond ▸" in [word[-1] for word in charts.histogram(margin, words, 0.0).words]
-    drawn = charts.track(margin, words, torch.zeros_like(margin)).dots
-    assert sum("clipped" in dot[0] for dot in drawn) in (1, 2)

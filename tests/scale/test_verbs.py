@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
+from helpers.pictures import encoded
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import SessionSpec, keyed
@@ -53,7 +54,7 @@ def sources(tmp_path_factory) -> list[str]:
     import pyarrow.parquet
 
     root = tmp_path_factory.mktemp("sources")
-    files = [_png(image.pixels) for image in pictures(4 * COUNT)]
+    files = [encoded(image.pixels) for image in pictures(4 * COUNT)]
     folder, listed, packed, tabled = (files[start : start + COUNT] for start in range(0, 4 * COUNT, COUNT))
     (root / "folder").mkdir()
     (root / "files").mkdir()
@@ -84,12 +85,6 @@ def local(sources, model, tmp_path_factory):
         row for batch in encode_images(find_images(sources), encoder, cache, size=BATCH) for row in batch.skipped
     ]
     return load_features(folder), skipped
-
-
-def _png(picture) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def _kill_one(title: str) -> int:

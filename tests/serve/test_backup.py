@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import threading
 import time
 
 import pytest
-import torch
 
-from helpers.service import Server
-from helpers.streams import space, stream
+from helpers.service import LABELS, Client, DataFolder, Server, Settings, StreamConfig, StreamStore
+from helpers.streams import stream
 from unseen.cli import app
 from unseen.errors import DataError, StateError
 from unseen.serve import backup as copies
-from unseen.serve.client import Client
-from unseen.serve.settings import Settings
-from unseen.serve.stream.folder import DataFolder, StreamConfig
-from unseen.serve.stream.store import StreamStore
-
-LABELS = space(dtype=torch.float32)
 
 
 def opened(data) -> StreamStore:
@@ -116,10 +108,3 @@ def test_the_commands_copy_and_restore(data, tmp_path, capsys):
     streams = opened(data)
     assert [entry.status for entry in streams.entries.values()] == ["ready"]
     streams.close()
-
-
-def test_a_copy_of_the_journal_holds_whole_transactions(data, tmp_path):
-    copies.backup(data, tmp_path / "copy")
-    with sqlite3.connect(copies.stream_folders(tmp_path / "copy")[0] / "journal.db") as db:
-        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    db.close()

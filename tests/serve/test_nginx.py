@@ -14,16 +14,12 @@ import httpx
 import pytest
 import torch
 
-from helpers.service import Server, flat, same
-from helpers.streams import space, stream
+from helpers.service import LABELS, ApiKeys, Client, Remote, Server, flat, listening_socket, same
+from helpers.streams import stream
 from unseen import Session
 from unseen.errors import ServiceError
-from unseen.serve.client import Client, Remote
-from unseen.serve.http.auth import ApiKeys
-from unseen.serve.run import listening_socket
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 40)
 
 pytestmark = pytest.mark.skipif(not shutil.which("nginx"), reason="needs Debian's nginx: apt-get install nginx-light")

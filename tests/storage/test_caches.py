@@ -8,7 +8,6 @@ import pytest
 import unseen
 from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
-from unseen.encoders.offline import encoder as offline
 from unseen.storage.files import cache_dir
 
 PLACES = {"linux": ".cache/unseen", "darwin": "Library/Caches/unseen", "win32": "AppData/Local/unseen"}
@@ -27,10 +26,6 @@ def test_without_the_variable_the_platform_decides(monkeypatch, tmp_path, platfo
     monkeypatch.setattr("sys.platform", platform)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     assert cache_dir("a", "b") == tmp_path / PLACES[platform] / "a" / "b"
-
-
-def test_models_lie_in_the_cache(cache):
-    assert offline.TOWER.path.is_relative_to(cache)
 
 
 def test_text_vectors_lie_in_the_cache(cache):

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from helpers import s3
-from helpers.pictures import png
+from helpers.pictures import encoded, png
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import Session
@@ -53,16 +53,10 @@ def put(endpoint: str, path: str, data: bytes) -> str:
     return s3.uri(endpoint, path)
 
 
-def file_of(image) -> bytes:
-    buffer = io.BytesIO()
-    image.pixels.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 @pytest.fixture(scope="module")
 def sources(endpoint: str) -> list[str]:
     """Put a folder, a tar and a table into the bucket."""
-    files = [file_of(image) for image in pictures(3 * COUNT)]
+    files = [encoded(image.pixels) for image in pictures(3 * COUNT)]
     for number, data in enumerate(files[:COUNT]):
         put(endpoint, f"photos/{number:02d}.png", data)
     packed = io.BytesIO()

@@ -22,7 +22,11 @@ def test_suites_run_on_features_that_a_reader_makes(tmp_path, monkeypatch, capsy
     few = Corpus("few", {name: words[::140] for name, words in wordnet().lists.items()})  # all take a minute
     miner = replace(find_miner("neglabel"), corpus=lambda: few)
     monkeypatch.setattr("unseen_bench.mining.mining.find_miner", lambda name: miner)
-    data, model, out = openood.write(tmp_path / "data"), save_clip(tmp_path / "model", context=77), tmp_path / "out"
+    data, model, out = (
+        openood.write(tmp_path / "data"),
+        save_clip(tmp_path / "model", context=77, letters=True),
+        tmp_path / "out",
+    )
     monkeypatch.setattr(sys, "argv", ["build_features", str(data), "-o", str(out), "--encoder", str(model)])
     spec = importlib.util.spec_from_file_location("build_features", TOOL)
     tool = importlib.util.module_from_spec(spec)

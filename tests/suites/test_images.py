@@ -18,7 +18,7 @@ from unseen_bench import suites
 from unseen_bench.cli.commands import bench as command
 from unseen_bench.suites import loading
 from unseen_bench.suites.images import read_classes
-from unseen_bench.suites.views import VIEWS, random_crop
+from unseen_bench.suites.loading import VIEWS, random_crop
 
 COLOURS = {
     "red": (220, 40, 40),
@@ -228,14 +228,6 @@ def test_missing_files_are_named(root, colours):
     (root / "benchmark_imglist" / "toy" / "test_toy.txt").unlink()
     with pytest.raises(DataError, match=r"expected the set 'known' under .*test_toy\.txt"):
         suites.load_images(str(root / "toy.toml"), root)
-
-
-def test_class_files_with_and_without_wordnet_ids(tmp_path):
-    (tmp_path / "plain.txt").write_text("red deer\n\nblue whale\n")
-    assert read_classes("plain.txt", tmp_path) == (("red deer", "blue whale"), ("0", "1"))
-    (tmp_path / "ids.txt").write_text("n01440764 tench\nn01443537 gold fish\n")
-    assert read_classes("ids.txt", tmp_path) == (("tench", "gold fish"), ("n01440764", "n01443537"))
-    assert read_classes(["cat"], tmp_path) == (("cat",), ("0",))
 
 
 def test_the_names_of_imagenet_come_with_the_package_and_a_file_in_the_data_root_replaces_them(tmp_path):

@@ -18,7 +18,7 @@ from unseen import LabelSpace, Session
 from unseen.cli import output, spaces
 from unseen.cli.known import SHOWN, is_features, warn_odd
 from unseen.encoders import Encoder
-from unseen.errors import DataError, EncoderError, SettingError
+from unseen.errors import DataError
 from unseen.features import load_features, stream_images
 from unseen.images import Entry, find_images
 from unseen.labels.examples import comparable_name
@@ -98,15 +98,6 @@ class KnownSource:
             check_images(len(entries), given.wanted)
         return cls(source, given, entries)
 
-    @classmethod
-    def features(cls, source: str, given: CalibrationOptions) -> KnownSource:
-        """Features of known images, where there is no encoder to read photos."""
-        if not is_features(source):
-            raise SettingError(
-                f"expected features of known images, got {source}; make them with: unseen encode {source}"
-            )
-        return cls.find(source, given)
-
     def read(self, space: LabelSpace, model: Encoder | None = None) -> KnownImages:
         """The images of known names with their features; an encoder is loaded where one is needed and none is given."""
         if self.entries is None:
@@ -146,18 +137,7 @@ class KnownSource:
     def _read_features(self, space: LabelSpace) -> KnownImages:
         """Features of known images; refuse those of another encoder."""
         features = load_features(self.source)
-        made_by, own = features.encoder, space.manifest.get("encoder_fingerprint")
-        remedy = f"encode the images with --encoder {space.encoder}"
-        if own and made_by not in ("", features.metadata.get("encoder"), own):
-            raise EncoderError(
-                f"expected features of the encoder of this label space, {space.encoder} ({own[:8]}), got those of "
-                f"another ({made_by[:8]}) in {self.source}; {remedy}"
-            )
-        if features.z.shape[1] != space.dim:
-            raise EncoderError(
-                f"expected features of width {space.dim} as of this label space, got {features.z.shape[1]} in "
-                f"{self.source}; {remedy}"
-            )
+        space.check_vectors(features.z.shape[1], features.made_by, "features")
         return KnownImages(features.z, features.keys, self.options)
 
     def _encoded(self, entries: Sequence[Entry], model: Encoder) -> KnownImages:
@@ -193,22 +173,17 @@ def calibration_lines(session: Session, found: Calibration) -> list[str]:
 
 
 def threshold_in_words(session: Session) -> str:
-    """The threshold of a session, and what share of the known images it keeps."""
-    return f"threshold {session.threshold:z.2f} ({rule_in_words(session)})"
-
-
-def rule_in_words(session: Session) -> str:
-    """What the threshold rule of a session does."""
-    rule = session.rule
+    """The threshold of a session, and what its rule does: what share of the known images it keeps."""
+    rule, interval, words = session.rule, session.recall_interval, session.rule.name
     if isinstance(rule, Calibrated):
         ago = int(session.snapshot.tally.seen - session.snapshot.threshold.at)
         when = f" {ago:,} images ago" if ago else ""
-        return f"keeps at least {100 * rule.recall:g} % of known: guaranteed by {rule.images:,} photos{when}"
-    if not isinstance(rule, Adaptive):
-        return rule.name
-    interval = session.recall_interval
-    if interval is None:
-        return f"aims at {100 * rule.recall:g} % of known; a guess with {session.detector.name}: --calibrate known/"
-    likely = f"keeps {100 * rule.recall:g} % of known, likely {100 * interval.low:.0f} to {100 * interval.high:.0f} %"
-    is_unsure = interval.low < rule.recall - UNSURE and not bool(session.told.is_photo.any())
-    return f"{likely}; surer with photos of your names: --calibrate known/" if is_unsure else likely
+        words = f"keeps at least {100 * rule.recall:g} % of known: guaranteed by {rule.images:,} photos{when}"
+    elif isinstance(rule, Adaptive) and interval is None:
+        words = f"aims at {100 * rule.recall:g} % of known; a guess with {session.detector.name}: --calibrate known/"
+    elif isinstance(rule, Adaptive) and interval:
+        low, high = 100 * interval.low, 100 * interval.high
+        words = f"keeps {100 * rule.recall:g} % of known, likely {low:.0f} to {high:.0f} %"
+        if interval.low < rule.recall - UNSURE and not bool(session.snapshot.threshold.told.photos.any()):
+            words += "; surer with photos of your names: --calibrate known/"
+    return f"threshold {session.threshold:z.2f} ({words})"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unseen.cli import options, output
+from unseen.cli import options, output, sort
 from unseen.errors import SettingError
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ def detect(
     alarm: options.Alarm = None,
     learn: options.Learn = True,
     device: options.Device = None,
-    stride: options.Stride = 1,
+    sort_into: Annotated[
+        Path | None, typer.Option(help="Folder that gets a folder per name, doubtful and unknown.", **options.MORE)
+    ] = None,
+    sort_as: Annotated[str, typer.Option(help="How: plan says what it would do; link, copy.", **options.MORE)] = "plan",
     boxes: Annotated[
         Path | None, typer.Option(help="Judge each box of a detector: COCO .json, .csv, YOLO or VOC folder.", **REGIONS)
     ] = None,
@@ -61,38 +64,53 @@ def detect(
 
     A few photos per class help: `unseen detect photos/ --examples known/`, a folder per class (docs/examples.md).
 
+    `--sort-into out/` says what would go where, `--sort-as link` makes links, and `unseen undo` removes them again.
+
     Each box of an object detector is judged as an image: `unseen detect photos/ --boxes detections.json -o judged.json`
 
     Tomorrow `unseen detect more/ --state state.safetensors` goes on where it stopped: the names are kept beside it.
     Files that the state has learned are judged and not learned twice: a command that was stopped can be repeated.
     """
     output.check_folders(state, report)
-    regions = _regions(photos, boxes, pad, windows, file, keep)
+    if sort_into:
+        sort.check(sort_into, sort_as)
+    wants_parts = boxes is not None or windows is not None or keep is not None
+    regions = _regions(photos, boxes, pad, windows, file, keep) if wants_parts else None
+    if sort_into and regions:
+        raise SettingError("expected --sort-into for whole photos, got it for parts; cut them out with unseen review")
     form = output.Format.of(as_json=as_json, path=None if regions and regions.target else file, only=only)
     form = form._replace(fields=output.REGION_FIELDS) if regions else form
 
-    from unseen.alarm import StreamAlarms
+    from unseen.alarm import StreamAlarms, UnknownRateAlarm
     from unseen.cli import run, session
     from unseen.images import find_images
     from unseen.report.stream_page import StreamLog
-    from unseen.storage.locks import content_mark
+    from unseen.storage.files import content_mark
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
-    alarms, log = StreamAlarms.of(alarm), StreamLog.beside(report) if report else None
-    entries = regions.entries if regions else find_images(photos, stride=stride)
+    alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
+    log = StreamLog.beside(report) if report else None
+    entries: Iterable[Any] = find_images(photos) if regions is None else regions.entries
+    if regions and regions.grid:
+        entries, learn = regions.entries.photos, False  # parts that show half of a thing would teach wrongly
+    judged: list[output.Record] = []
     has_end = isinstance(entries, Sized)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
     cache = session.vector_cache(state if learn and has_end else None, ready.model)
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
+        lines = output.both(lines, judged.append) if sort_into else lines
         stream = run.Run(ready.session, lines, state, mark, learn, ready.known_images, alarms, log)
         stream.live, stream.skipped = live or not has_end, ready.skipped
         stream.not_images = getattr(entries, "others", 0)
         if state and learn:
             stream.learned = run.LearnedFiles.of_state(state, stream.seen)
         total = len(entries) if isinstance(entries, Sized) else None
-        stream.go(run.photo_steps(entries, ready.model, cache), unit="images", total=total)
+        steps = regions and regions.grid and regions.steps(ready.model, ready.session)
+        stream.go(steps or run.photo_steps(entries, ready.model, cache), unit="images", total=total)
+    if sort_into:
+        sort.sort(judged, sort_into, sort_as, only or ())
     if regions:
         regions.finish(state if learn else None, log)
     raise stream.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)
@@ -108,8 +126,6 @@ def _regions(
     photos: list[str], boxes: Path | None, pad: str, windows: int | None, file: Path | None, keep: bool | None
 ) -> RegionRun | None:
     """The parts of photos that are asked for, None for whole photos."""
-    if boxes is None and windows is None and keep is None:
-        return None
     from unseen.cli.regions import RegionRun
 
     return RegionRun.of_options(photos, boxes, _share(pad), windows, file, keep)

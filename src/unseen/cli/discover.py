@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unseen.cli import options, output
-from unseen.errors import DataError, SettingError, check_choice
+from unseen.cli import options, output, sort
+from unseen.errors import DataError, check_choice
 from unseen.storage.csv_cells import as_text_cell, of_text_cell
 
 if TYPE_CHECKING:
@@ -80,32 +80,33 @@ def _vectors(session: Session, photo: str, held: Mapping[tuple[str, str], Tensor
 
 
 def group(
-    features: Annotated[str | None, typer.Argument(help="Features to group, all of them, instead of a state.")] = None,
-    state: Annotated[Path | None, typer.Option(help="State file: its unknown images are grouped.")] = None,
+    state: options.SavedState,
     report: Annotated[Path | None, typer.Option(help="HTML file to write, to look at and to correct.")] = None,
     as_json: options.AsJson = False,
     words: Annotated[
         str, typer.Option(help="Where names come from: wordnet, negatives (of the label space; no encoder), or a file.")
     ] = "wordnet",
-    space: Annotated[Path | None, typer.Option(help="Label space of the features.", **options.MORE)] = None,
 ) -> None:
     """Group the unknown images of a state; print exemplars and suggested names of each group.
 
     Example: `unseen group --state state.safetensors`, then `unseen promote 3 "sea urchin" --state state.safetensors`
 
-    Groups keep their numbers as the stream goes on. `unseen group FEATURES --space SPACE` groups a features folder.
+    Groups keep their numbers as the stream goes on.
     """
     output.check_folders(report)
-    if state is None and features is None:
-        raise SettingError("expected a state or features to group, got none; pass --state state.safetensors")
-    if state is not None and features is not None:
-        raise SettingError("expected --state or a features folder, got both; pass one of them")
-    found = _groups_of_state(state, words) if state is not None else _groups_of_features(str(features), space, words)
+    from unseen.cli import spaces
+    from unseen.discover import group as grouped
+    from unseen.storage.files import locked
+
+    vocabulary = spaces.load_vocabulary(words, spaces.open_session(state).detector.labels)
+    with locked(state):  # the state may have gone on meanwhile
+        found = grouped(spaces.open_session(state), vocabulary)
+        found.session.save(state)
     if report:
         from unseen.report import group_page
 
-        title, where = f"unseen group: {state or features}", str(state) if state else None
-        group_page.write(report, found, title=title, thumbnails=_thumbnails(found, state), state=where)
+        title, thumbnails = f"unseen group: {state}", _thumbnails(found, state)
+        group_page.write(report, found, title=title, thumbnails=thumbnails, state=str(state))
     if as_json:
         for one in found.groups:
             output.emit(one.row())
@@ -118,32 +119,7 @@ def group(
     print(groups_in_words(found) + (f" · report in {report}" if report else ""))
 
 
-def _groups_of_state(state: Path, words: str) -> Grouping:
-    from unseen.cli import spaces
-    from unseen.discover import group as grouped
-    from unseen.storage.locks import locked
-
-    vocabulary = spaces.load_vocabulary(words, spaces.open_session(state).detector.labels)
-    with locked(state):  # the state may have gone on meanwhile
-        found = grouped(spaces.open_session(state), vocabulary)
-        found.session.save(state)
-    return found
-
-
-def _groups_of_features(features: str, space: Path | None, words: str) -> Grouping:
-    from unseen import LabelSpace
-    from unseen.cli import spaces
-    from unseen.discover import group_features
-    from unseen.features import load_features
-
-    if space is None:
-        raise SettingError("expected --space with a features folder, got none; make one with: unseen mine")
-    labels, samples = LabelSpace.load(space), load_features(features)
-    vocabulary = spaces.load_vocabulary(words, labels)
-    return group_features(samples.z, samples.keys, labels, vocabulary)
-
-
-def _thumbnails(found: Grouping, state: Path | None) -> dict[str, bytes]:
+def _thumbnails(found: Grouping, state: Path) -> dict[str, bytes]:
     """Thumbnails of the exemplars that are files, or parts of files, and can be read here."""
     from unseen.cli.regions import kept_boxes
     from unseen.images import find_images
@@ -258,16 +234,6 @@ def _place(found: tuple[str, Region] | None) -> tuple[str, ...]:
     return (found[0], " ".join(f"{one:g}" for one in found[1].box)) if found else ()
 
 
-def folder_name(label: str) -> str:
-    """A label as the name of one folder inside another, whatever a person wrote.
-
-    >>> folder_name("cat"), folder_name("24/7 shop"), folder_name("..")
-    ('cat', '24_7 shop', '__')
-    """
-    written = "".join("_" if letter in "/\\\0" else letter for letter in label)
-    return written.replace(".", "_") if set(written) == {"."} else written
-
-
 def _copy_by_label(rows: Sequence[ReviewedImage], folder: Path, boxes: Mapping[str, tuple[str, Region]]) -> int:
     """Copy files, and parts of photos cut out, into a folder per label; keys that are neither are left out."""
     from unseen.images import Image, regions
@@ -275,7 +241,7 @@ def _copy_by_label(rows: Sequence[ReviewedImage], folder: Path, boxes: Mapping[s
     cut = {one.path: one for one in regions.entries_of({row.key: boxes[row.key] for row in rows if row.key in boxes})}
     written = 0
     for place, row in enumerate(rows):
-        source, target = Path(row.key), folder / folder_name(row.label) / f"{place:06d}-{Path(row.key).name}"
+        source, target = Path(row.key), folder / sort.folder_name(row.label) / f"{place:06d}-{Path(row.key).name}"
         part = cut[row.key].read() if row.key in cut else None
         if source.is_file() or isinstance(part, Image):
             target.parent.mkdir(parents=True, exist_ok=True)

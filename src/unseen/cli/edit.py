@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unseen.cli import options, output
+from unseen.cli import options, output, sort
 from unseen.errors import SettingError, check_choice
 
 if TYPE_CHECKING:
@@ -47,13 +47,18 @@ def edit(
     - `retire NAME` makes a known name a negative: its images are unknown from now on.
     - `dismiss GROUP` hides a group; its images stay unknown.
     - `undo` takes the last edit back. If nothing was observed since, the state is exactly what it was; else the names
-      go back and what was learned stays.
+      go back and what was learned stays. Of a `sorted.jsonl` it removes what `detect --sort-into` made.
     """
     given = words or []
     check_choice("an edit", verb, VERBS)
     if len(given) != len(VERBS[verb]):
         wanted = " and ".join(VERBS[verb]) or "no word"
         raise SettingError(f"expected {wanted} after {verb}, got {' '.join(given) or 'nothing'}; quote names of words")
+    if verb == "undo" and state.name == sort.UNDO:
+        removed, left = sort.take_back(state)
+        found = {"removed": removed, "left": left}
+        output.emit(found) if as_json else print(f"removed {removed:,} · left {left:,} that were changed")
+        return
     from unseen.discover import edits
 
     done = edits.undo(state) if verb == "undo" else edits.apply(state, _change(verb, given, state))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,10 @@ from unseen.cli import options, output
 from unseen.errors import SettingError
 
 if TYPE_CHECKING:
-    from unseen.images import Skipped
+    from unseen.features.cache import EncodedEntries
+    from unseen.scale.encode import ShardResult
+
+    Batches = Iterator[EncodedEntries] | Iterator[ShardResult]
 
 
 def encode(
@@ -28,7 +31,6 @@ def encode(
     as_json: options.AsJson = False,
     device: options.Device = None,
     batch: Annotated[int, typer.Option(min=1, help="Images per step.", **options.MORE)] = 64,
-    stride: options.Stride = 1,
     decode: Annotated[
         str,
         typer.Option(
@@ -58,23 +60,21 @@ def encode(
         job = scaled.EncodeJob(encoder, device, batch, actors)
         with cluster.connect(ray) as joined:
             plan = scaled.plan(joined, sources, folder, job, size=shard or scaled.NUMBERS.shard)
-            batches = (EncodedBatch(done.encoded, done.skipped) for done in scaled.run(joined, plan, job))
             run = EncodeRun(as_json, plan.already)
-            raise run.finish(batches, plan.total, plan.model.name, folder)
+            raise run.finish(scaled.run(joined, plan, job), plan.total, plan.model.name, folder)
 
     from unseen import encoders
     from unseen.features import FeatureCache, encode_images
     from unseen.features.encoding import check_decoder
     from unseen.images import find_images
 
-    entries = find_images(sources, stride=stride)
+    entries = find_images(sources)
     model = encoders.load_encoder(encoder, device=device)
     check_decoder(model, decode)
     cache = FeatureCache(folder, model)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
     total = len(entries) - already if isinstance(entries, Sized) else None
-    encoded = encode_images(entries, model, cache, size=batch, decoder=decode)
-    batches = (EncodedBatch(len(one), one.skipped) for one in encoded)
+    batches = encode_images(entries, model, cache, size=batch, decoder=decode)
     raise EncodeRun(as_json, already).finish(batches, total, model.name, folder)
 
 
@@ -87,13 +87,6 @@ def _check_ray(ray: str, decode: str) -> None:
         )
     if decode != "pillow":
         raise SettingError("expected no --decode with --ray, whose workers decode on CPUs; leave it out")
-
-
-class EncodedBatch(NamedTuple):
-    """How many images were encoded in one step, and what was skipped."""
-
-    encoded: int
-    skipped: tuple[Skipped, ...]
 
 
 @dataclass
@@ -112,7 +105,7 @@ class EncodeRun:
         """Images per second, decoding included."""
         return self.encoded / max(time.perf_counter() - self.started, 1e-9)
 
-    def finish(self, batches: Iterator[EncodedBatch], total: int | None, encoder: str, folder: str) -> typer.Exit:
+    def finish(self, batches: Batches, total: int | None, encoder: str, folder: str) -> typer.Exit:
         """Encode every batch, or as many as come before Ctrl-C, print the summary and return what ends the command."""
         try:
             self._encode_all(batches, total)
@@ -122,7 +115,7 @@ class EncodeRun:
         self._print_summary(encoder, folder)
         return typer.Exit(output.SKIPPED if self.skipped or self.stopped else output.DONE)
 
-    def _encode_all(self, batches: Iterator[EncodedBatch], total: int | None) -> None:
+    def _encode_all(self, batches: Batches, total: int | None) -> None:
         with output.progress("images") as bar:
             task = bar.add_task("encode", total=total, rate="")
             for batch in batches:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -140,6 +140,11 @@ class Lines(NamedTuple):
     skipped: Callable[[str, str], None]
 
 
+def both(lines: Lines, note: Callable[[Record], object]) -> Lines:
+    """Lines whose verdicts are noted as well."""
+    return lines._replace(verdict=lambda record: (lines.verdict(record), note(record)))
+
+
 class Format(NamedTuple):
     """The form of a table of verdicts, as the options ask for it, and its file."""
 
@@ -164,18 +169,15 @@ class Format(NamedTuple):
     @contextmanager
     def lines(self, key: int = KEY, name: int = 0) -> Iterator[Lines]:
         """The lines of this form; `key` and `name` are the widths of the longest ones."""
-        if self.path is None:
-            width = out.width if out.is_terminal else 0
-            yield self._filtered(self._lines(sys.stdout, widths(width, key, name)))
-            return
-        with self.path.open("w", encoding="utf-8", newline="") as file:
-            yield self._filtered(self._lines(file, widths(0, key, name)))
-
-    def _filtered(self, lines: Lines) -> Lines:
-        """Lines for the wanted verdicts; the reason of a skipped input then goes to stderr."""
-        if not self.only:
-            return lines
-        return Lines(lambda record: record["verdict"] in self.only and lines.verdict(record), print_skipped)
+        width = out.width if self.path is None and out.is_terminal else 0
+        opened = self.path.open("w", encoding="utf-8", newline="") if self.path else nullcontext(sys.stdout)
+        with opened as file:
+            every = self._lines(file, widths(width, key, name))
+            if not self.only:
+                yield every
+                return
+            # of the verdicts that are wanted; the reason of a skipped input then goes to stderr
+            yield Lines(lambda record: record["verdict"] in self.only and every.verdict(record), print_skipped)
 
     def _lines(self, file: TextIO, columns: "Widths") -> Lines:
         if self.as_json:

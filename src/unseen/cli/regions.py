@@ -6,16 +6,25 @@ The class that a detector gives to a box is shown, compared, and handed to nothi
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unseen import Session
 from unseen.cli import output
-from unseen.errors import DataError, SettingError
-from unseen.images import read_entries
+from unseen.cli.run import Step
+from unseen.encoders import Encoder
+from unseen.encoders.base import WindowEncoder
+from unseen.errors import DataError, EncoderError, SettingError
+from unseen.images import Image, read_entries
 from unseen.images.boxes import Attributes, BoxFile, read_boxes
-from unseen.images.regions import Region, RegionEntries, region_entries, split_key, window_entries
+from unseen.images.regions import Box, Region, RegionEntries, region_entries, split_key, window_entries, windows
 from unseen.report.stream_page import NUMBERS, MarkedPhoto, MarkedRegion, StreamLog
 from unseen.storage.files import replacing
 from unseen.verdicts import DOUBTFUL, KNOWN, UNKNOWN
@@ -28,6 +37,7 @@ class RegionRun:
     """The regions of one run and their verdicts."""
 
     entries: RegionEntries
+    grid: int | None = None  # windows a side, where there is no detector
     file: BoxFile | None = None  # None for windows
     names: Mapping[str, str] = field(default_factory=dict)  # what a photo is called in the file
     target: Path | None = None  # where the file is written back
@@ -41,17 +51,17 @@ class RegionRun:
         photos: list[str],
         boxes: Path | None,
         pad: float,
-        windows: int | None,
+        grid: int | None,
         file: Path | None,
         keep: bool | None,
     ) -> RegionRun | None:
         """The regions that the options ask for, None where they ask for whole photos."""
-        if boxes is not None and windows is not None:
+        if boxes is not None and grid is not None:
             raise SettingError("expected --boxes or --windows, got both; pass one of them")
         if boxes is None and keep is not None:
             raise SettingError("expected --boxes with --keep-known and --drop-unknown, got none; add --boxes FILE")
-        if windows is not None:
-            return cls(window_entries(photos, windows))
+        if grid is not None:
+            return cls(window_entries(photos, grid), grid)
         if boxes is None:
             return None
         source = read_boxes(boxes)
@@ -61,7 +71,32 @@ class RegionRun:
         entries, names = region_entries(photos, source.regions, pad=pad)
         if rest := len(source.photos) - len(set(names.values())):
             output.warn(f"{rest:,} of {len(source.photos):,} photos in {boxes} are not among these photos")
-        return cls(entries, source, names, target, keep)
+        return cls(entries, None, source, names, target, keep)
+
+    def steps(self, model: Encoder, session: Session, size: int = 32) -> Iterator[Step]:
+        """Yield photos, each as the window with the lowest margin by what the session knows now.
+
+        One pass for all windows of a photo where the encoder has it, else each is encoded as an image.
+        """
+        shares = [one.box for one in windows(self.grid or 1)]
+        for batch in read_entries(self.entries.photos, size=size):
+            cut = [self._cut(image) for image in batch]
+            if not batch:
+                yield Step([(row.path, row.reason) for row in batch.skipped], None)
+                continue
+            z = window_vectors(model, batch.images, cut, shares)
+            lowest = session.score(z.flatten(0, 1)).margin.reshape(len(cut), -1).argmin(1).cpu()
+            images = [parts[place] for parts, place in zip(cut, lowest.tolist(), strict=True)]
+            keys = iter([image.path for image in images])
+            inputs = [(next(keys), None) if isinstance(row, Image) else (row.path, row.reason) for row in batch.rows]
+            yield Step(inputs, z[torch.arange(len(cut)), lowest], images)
+
+    def _cut(self, photo: Image) -> list[Image]:
+        """The windows of a photo."""
+        self.entries.sizes[photo.path] = size = photo.pixels.size
+        corners = (map(round, one.pixels(size)) for one in windows(self.grid or 1))
+        boxes = [(x, y, max(x2, x + 1), max(y2, y + 1)) for x, y, x2, y2 in corners]
+        return [Image(f"{photo.path}#{number}", photo.pixels.crop(box)) for number, box in enumerate(boxes, 1)]
 
     def around(self, lines: output.Lines, known: tuple[str, ...]) -> output.Lines:
         """Lines that say of each region what a detector said; `known` are the names of the label space."""
@@ -126,6 +161,16 @@ class RegionRun:
             return None if self.keep_known else {}
         wanted = {True: (KNOWN,), False: (KNOWN, DOUBTFUL), None: (KNOWN, DOUBTFUL, UNKNOWN)}[self.keep_known]
         return {one: record[one] for one in ("verdict", "name", "p_known")} if record["verdict"] in wanted else None
+
+
+def window_vectors(
+    model: Encoder, photos: Sequence[Image], cut: Sequence[Sequence[Image]], shares: Sequence[Box]
+) -> Float[Tensor, "n w d"]:
+    """A vector for each window of some photos."""
+    if isinstance(model, WindowEncoder):
+        with suppress(EncoderError):  # a tower that is none of CLIP's
+            return model.windows(photos, shares)
+    return model.images([part for parts in cut for part in parts]).cpu().unflatten(0, (len(cut), -1))
 
 
 def is_of_form(file: Path, boxes: BoxFile) -> bool:

@@ -30,8 +30,7 @@ from unseen.images import Entry, Image
 from unseen.images.decode import jpeg_thumbnail
 from unseen.report import stream_page
 from unseen.snapshot import Snapshot
-from unseen.storage.files import load_tensors, save_tensors
-from unseen.storage.locks import check_unchanged, locked
+from unseen.storage.files import check_unchanged, load_tensors, locked, save_tensors
 from unseen.verdicts import VERDICTS, Verdicts
 
 BATCH = 32  # photos between two looks at Ctrl-C
@@ -141,13 +140,15 @@ class Run:
                         waiting.append(self.judge(step))
                         if self.live or not self.learn:  # nothing that comes changes these verdicts
                             self.show(waiting.pop())
-                        self._calibrate_again()
+                        if self.known_images and self.learn:
+                            self.known_images.follow(self.session)
                         self.save_when_due()
                         bar.update(task, advance=len(step.inputs), rate=f"{self.rate:,.1f} per second")
             except KeyboardInterrupt:
                 self.is_stopped = True
             finally:
-                self._calibrate_again(last=True)
+                if self.known_images and self.learn:
+                    self.known_images.follow(self.session, last=True)
                 self.save()
             if waiting:
                 waiting = self._judged_again(waiting, start)
@@ -241,10 +242,6 @@ class Run:
         labels = self.session.detector.labels
         found = [one.contains(z) for one in (labels.examples, labels.spared) if one is not None]
         return int(torch.stack(found).any(0).sum()) if found else 0
-
-    def _calibrate_again(self, *, last: bool = False) -> None:
-        if self.known_images and self.learn:
-            self.known_images.follow(self.session, last=last)
 
     def save_when_due(self) -> None:
         """Save the state, unless saving would then have taken more than its share of the time since the last."""

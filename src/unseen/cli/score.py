@@ -1,14 +1,17 @@
-"""unseen score: verdicts for features that were encoded before, of one stream or of many."""
+"""unseen score: verdicts on features; unseen calibrate: photos of the known names tell where the threshold lies."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unseen.cli import options, output
-from unseen.errors import SettingError
+from unseen.errors import SettingError, StateError
+
+if TYPE_CHECKING:
+    from unseen import Session
 
 BATCH = 2048  # samples between two checkpoints
 
@@ -34,7 +37,6 @@ def score(
     recall: options.Recall = None,
     threshold: options.Threshold = None,
     calibrate: options.Calibrate = None,
-    only: options.Only = None,
     live: options.Live = False,
     alarm: options.Alarm = None,
     learn: options.Learn = True,
@@ -43,49 +45,58 @@ def score(
         typer.Option(help="With --by and -o: column with the time of each sample; else today.", **options.MORE),
     ] = None,
     ray: options.Ray = None,
+    table: Annotated[
+        str | None,
+        typer.Option(help="Table of PostgreSQL with pgvector; verdicts go to TABLE_verdicts.", **options.MORE),
+    ] = None,
 ) -> None:
     """Stream features through a detector; print a verdict for each.
 
     Example: `unseen score features/ --space space.safetensors --detector online --state state.safetensors`
 
+    `unseen score postgresql://localhost/shop --table photos --space space.safetensors` judges vectors of pgvector.
+
     `unseen score table.parquet --space space.safetensors --by camera --ray auto` scores each camera's samples as a
     stream of their own, many at once.
     """
     if by is not None:
-        _refuse_with_by(calibrate=calibrate, alarm=alarm)
+        _refuse_with_by(calibrate=calibrate, alarm=alarm, table=table)
         from unseen.cli import session, streams
 
         given = streams.StreamOptions(features, space, by, state, file, time, ray, learn, live)
-        streams.score(given, session.SessionOptions(detector, recall, threshold), as_json=as_json, only=only)
+        streams.score(given, session.SessionOptions(detector, recall, threshold), as_json=as_json)
         return
-    form = output.Format.of(as_json=as_json, path=Path(file) if file else None, only=only)
+    form = output.Format.of(as_json=as_json, path=Path(file) if file else None)
     output.check_folders(state)
     if ray:
         raise SettingError("expected --by COLUMN with --ray, got none: one stream is one scan; leave --ray out")
 
     from unseen import LabelSpace
-    from unseen.alarm import StreamAlarms
+    from unseen.alarm import StreamAlarms, UnknownRateAlarm
     from unseen.cli import calibration, run, session
     from unseen.features import load_features
-    from unseen.storage.locks import content_mark
+    from unseen.features.postgres import VectorTable
+    from unseen.storage.files import content_mark
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     labels = LabelSpace.load(space)
     judge = chosen.session(labels, state)
-    images = (
-        calibration.KnownSource.features(calibrate, calibration.CalibrationOptions(recall)).read(labels)
-        if calibrate
-        else None
-    )
+    source = calibration.KnownSource.find(calibrate, calibration.CalibrationOptions(recall)) if calibrate else None
+    images = source.read(labels) if source else None
     if not learn and state is None:
         output.say("nothing learned yet: --no-learn without --state scores with the frozen text")
-    samples = load_features(features)
+    vectors, judged = VectorTable.find(features, table) if table else None, list[output.Record]()
+    samples = vectors.read() if vectors else load_features(features)
+    alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
     with form.lines(**columns) as lines:
-        stream = run.Run(judge, lines, state, mark, learn, images, StreamAlarms.of(alarm), live=live)
+        lines = output.both(lines, judged.append) if vectors else lines
+        stream = run.Run(judge, lines, state, mark, learn, images, alarms, live=live)
         if images:
             session.calibrate(judge, images)
         stream.go(run.feature_steps(samples, size=BATCH), unit="samples", total=len(samples))
+    if vectors:
+        vectors.write(judged)
     raise stream.finish(None, title=f"unseen score: {features}", as_json=as_json)
 
 
@@ -93,3 +104,60 @@ def _refuse_with_by(**given: object) -> None:
     """Refuse options of a single stream."""
     if wrong := [f"--{name}" for name, value in given.items() if value]:
         raise SettingError(f"expected --by without {', '.join(wrong)}, which are for a single stream; leave one out")
+
+
+def calibrate(
+    known: Annotated[str, typer.Argument(help="Photos of your names: folder, folder per class, or features of them.")],
+    state: options.SavedState,
+    recall: Annotated[
+        float | None, typer.Option(help="Share of known images that the threshold should accept (default: 0.95).")
+    ] = None,
+    guarantee: Annotated[
+        bool, typer.Option("--guarantee", help="Keep a new known image with this probability, whatever it costs.")
+    ] = False,
+    keep_odd: Annotated[bool, typer.Option("--keep-odd", help="Keep photos that look unlike their class.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Set the threshold of a state by photos that show your names for certain. Nothing is learned.
+
+    Example: `unseen calibrate known/ --state state.safetensors --recall 0.95`
+
+    Any number of photos helps, and the threshold follows the stream as before. With `--guarantee` (19 photos for 0.95)
+    they alone set it: calibrate again after the state has learned from many new images.
+    """
+    from unseen.cli import spaces
+    from unseen.cli.calibration import CalibrationOptions, KnownSource, calibration_lines
+    from unseen.storage.files import check_unchanged, content_mark, locked
+
+    mark, source = content_mark(state), KnownSource.find(known, CalibrationOptions(recall, guarantee, keep_odd))
+    if not state.exists():
+        raise StateError(f"expected a state to calibrate, got no file at {state}; make one with: unseen detect --state")
+    session = spaces.open_session(state)
+    space = session.detector.labels
+    model = spaces.encoder_of(space) if source.entries is not None else None
+    images = source.read(space, model)
+    before = _called_known(session)
+    found = images.calibrate(session)
+    now, kept = _called_known(session), len(session.reservoir.images)
+    with locked(state):
+        check_unchanged(state, mark)
+        session.save(state)
+    if as_json:
+        row = {**found._asdict(), "odd": [images.keys[one] for one in found.odd], "guarantee": guarantee}
+        called = {"would_call_known": now, "before": before, "of": kept}
+        output.emit({"calibration": row | called, "skipped": len(images.skipped), "state": str(state)})
+    else:
+        for line in calibration_lines(session, found):
+            output.say(line)
+        if kept:
+            in_words = f"{now:,} of {kept:,} kept images known, {before:,} before"
+            output.say(f"threshold {session.threshold:z.2f} would call {in_words}")
+    raise typer.Exit(output.SKIPPED if images.skipped else output.DONE)
+
+
+def _called_known(session: Session) -> int:
+    """How many of the kept images are not below the threshold."""
+    images = session.reservoir.images
+    if not len(images):
+        return 0
+    return int((~session.score(images.features.to(session.detector.labels.id_anchors)).unknown).sum())

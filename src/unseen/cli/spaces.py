@@ -4,9 +4,7 @@ Loads torch: commands import it when they run.
 """
 
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -30,7 +28,7 @@ from unseen.labels.nearest import near_duplicates, similar_names
 from unseen.labels.prompts import described_templates
 from unseen.labels.relatives import Placed, visible_words
 from unseen.labels.vectors import word_vectors
-from unseen.progress import Progress
+from unseen.progress import shown_progress
 
 SHOWN = 5  # examples that a warning lists
 NO_ENCODER, WORDNET = "negatives", "wordnet"  # where the names of groups come from
@@ -93,8 +91,8 @@ def encoder_of(space: LabelSpace) -> Encoder:
 def make_space(names: Sequence[str], encoder: Encoder, **options: Any) -> LabelSpace:
     """A new label space with its negatives, as in Python; print what is odd about the names."""
     warn_misspelt(names)
-    with words_bar() as progress:
-        space = LabelSpace.build(names, encoder, progress=progress, **options)
+    with output.interruptible():
+        space = LabelSpace.build(names, encoder, **options)
     warn_near_duplicates(space)
     warn_similar_names(space)
     warn_strange(names, encoder)
@@ -132,20 +130,6 @@ def changed_names(before: Sequence[str], after: Sequence[str]) -> str:
         f"{what} {', '.join(map(repr, names))}" for what, names in (("added", added), ("removed", removed)) if names
     ]
     return ", ".join(parts) or "the same in another order"
-
-
-@contextmanager
-def words_bar() -> Iterator[Progress]:
-    """Show how many words of the corpus have been encoded; yield what to call with the count."""
-    started = time.perf_counter()
-    with output.progress("words") as bar:
-        task = bar.add_task("corpus", total=None, rate="")
-
-        def progress(done: int, total: int) -> None:
-            rate = done / max(time.perf_counter() - started, 1e-6)
-            bar.update(task, completed=done, total=total, rate=f"{rate:,.0f} per second")
-
-        yield progress
 
 
 def warn_near_duplicates(space: LabelSpace) -> None:
@@ -195,6 +179,6 @@ def load_vocabulary(words: str, space: LabelSpace) -> Vocabulary:
         return Vocabulary.of_space(space)
     every = visible_words() if words == WORDNET else read_words(Path(words))
     output.say(f"reading {len(every):,} words (each is encoded once and then kept)")
-    with words_bar() as progress:
+    with output.interruptible(), shown_progress("words") as progress:
         vectors = word_vectors(every, described_templates(space.prompt), encoder_of(space), progress=progress)
     return Vocabulary(tuple(every), vectors)

@@ -32,7 +32,7 @@ class StreamOptions(NamedTuple):
     live: bool
 
 
-def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool, only: Sequence[str] | None = None) -> None:
+def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool) -> None:
     """Score each stream by itself; print the verdicts in the order of the input, or write them as Parquet files.
 
     States change when all verdicts are out: what failed can be run again.
@@ -54,7 +54,7 @@ def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool, only: 
             keyed.write_partitions(location(given.output), found, samples.keys, keys, days)
         else:
             columns = {"key": output.longest(samples.keys), "name": output.longest(spec.labels.names)}
-            with output.Format.of(as_json=as_json, only=only).lines(**columns) as lines:
+            with output.Format(as_json).lines(**columns) as lines:
                 for stream, record in zip(keys, found.records(samples.keys), strict=True):
                     lines.verdict({"key": record["key"], "stream": stream, **record})
     by_key = {result.key: result.summary for result in results}

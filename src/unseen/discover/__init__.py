@@ -2,5 +2,5 @@
 
 from unseen.discover.edit import Edited, dismiss, move_to_space, promote, rename, retire, undo
 from unseen.discover.explanation import Explanation, explain
-from unseen.discover.groups import Group, Grouping, group, group_features
+from unseen.discover.groups import Group, Grouping, group
 from unseen.discover.naming import Suggestion, Vocabulary

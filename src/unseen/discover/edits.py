@@ -18,8 +18,7 @@ from unseen.discover.edit import undo as undone
 from unseen.errors import StateError
 from unseen.labels import LabelSpace
 from unseen.session import Session
-from unseen.storage.files import check_kind, claimed_metadata, replacing
-from unseen.storage.locks import locked
+from unseen.storage.files import check_kind, claimed_metadata, locked, replacing
 
 KEPT = 8  # edits that can be undone
 

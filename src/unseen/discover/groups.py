@@ -15,7 +15,6 @@ from torch.nn.functional import normalize
 from unseen.discover.clustering import average_linkage, describe_images
 from unseen.discover.naming import Families, Suggestion, Vocabulary
 from unseen.errors import StateError
-from unseen.labels import LabelSpace
 from unseen.reservoir import KeptImages, Reservoir
 from unseen.session import Session
 
@@ -92,25 +91,6 @@ def group(session: Session, vocabulary: Vocabulary | None = None, *, smallest: i
     moved = session.at(reservoir=kept)
     ranked = sorted(found, key=lambda one: (one.looks_known, -one.size))
     return Grouping(ranked, moved, len(unknown), sum(one.size for one in found))
-
-
-def group_features(
-    z: Float[Tensor, "n d"],
-    keys: Sequence[str],
-    labels: LabelSpace,
-    vocabulary: Vocabulary | None = None,
-    *,
-    smallest: int = SMALLEST,
-) -> Grouping:
-    """All images of a set of features in groups, known and unknown ones."""
-    session = Session(labels)
-    nothing = torch.zeros(len(z))
-    nearest = (z.to(labels.id_anchors) @ labels.id_anchors.T).argmax(1).cpu()
-    places = torch.arange(len(z))
-    images = KeptImages(z.half(), places, nothing, nearest, nothing.bool(), torch.zeros_like(places), tuple(keys))
-    tally = session.snapshot.tally._replace(seen=torch.tensor(len(z)))
-    reservoir = session.reservoir.with_images(images)
-    return group(session.at(session.snapshot._replace(tally=tally), reservoir=reservoir), vocabulary, smallest=smallest)
 
 
 def check_has_unknown(reservoir: Reservoir, seen: int) -> None:

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from unseen.discover.clustering import NUMBERS
 from unseen.errors import LabelError
 from unseen.labels import LabelSpace
-from unseen.labels.names import canonical_spelling
+from unseen.vocabulary import canonical_spelling
 
 COUNT = 5
 GROUPS = 64  # groups that are named at once

@@ -9,6 +9,7 @@ from torch import Tensor
 from unseen.encoders.preprocess import Preprocess
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch
+from unseen.images.regions import Box
 
 
 class Encoder(Protocol):
@@ -69,3 +70,11 @@ class PatchEncoder(Encoder, Protocol):
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
         """One vector per image patch."""
+
+
+@runtime_checkable
+class WindowEncoder(Encoder, Protocol):
+    """An encoder that returns vectors of windows of an image without encoding each."""
+
+    def windows(self, batch: Sequence[Image], boxes: Sequence[Box]) -> Float[Tensor, "n w d"]:
+        """One vector per window, in shares of width and height."""

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from unseen.encoders.base import SplitEncoder
-from unseen.encoders.device import fast_dtype
 from unseen.encoders.offline import encoder as offline
 from unseen.encoders.runtimes import check_runtime, measured_rates
+from unseen.encoders.torch_encoder import fast_dtype
 from unseen.errors import EncoderError, MissingExtra, SettingError
 from unseen.progress import Progress, no_progress
 

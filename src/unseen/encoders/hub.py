@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -14,9 +15,17 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from unseen.encoders.preprocess import Preprocess, crop_narrow
-from unseen.encoders.torch_encoder import TorchEncoder, Where, explained_imports, patch_vectors
+from unseen.encoders.torch_encoder import (
+    TorchEncoder,
+    Where,
+    explained_imports,
+    patch_vectors,
+    patches_inside,
+    window_vectors,
+)
 from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.images import Image
+from unseen.images.regions import Box
 
 OWN_MODEL = "own model"  # the name of one that was loaded from nowhere
 TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
@@ -78,11 +87,23 @@ class HubEncoder(TorchEncoder):
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
         """One unit vector per patch (GL-MCM)."""
+        self._check_patches()
+        return patch_vectors(self.model, self.prepare(batch).to(self.device, self.dtype))
+
+    def windows(self, batch: Sequence[Image], boxes: Sequence[Box]) -> Float[Tensor, "n w d"]:
+        """One unit vector per window of each image, in shares of width and height: the tower sees an image once."""
+        self._check_patches()
+        squashed = replace(self.byte_steps, squash=True, resize=self.byte_steps.crop)
+        pixels = squashed.standardised(squashed.cropped(batch)).to(self.device, self.dtype)
+        side = self.byte_steps.crop // self.model.config.vision_config.patch_size
+        return window_vectors(self.model, pixels, patches_inside(boxes, side)).cpu()
+
+    def _check_patches(self) -> None:
+        """Refuse a tower without the parts that vectors of patches and windows are made with."""
         vision: Any = getattr(self.model, "vision_model", None)
         if not hasattr(self.model, "visual_projection") or not hasattr(vision, "post_layernorm"):
             kind = self.model.config.model_type
             raise EncoderError(f"expected a CLIP vision transformer for patch features, got {kind}; use ViT-B/16")
-        return patch_vectors(self.model, self.prepare(batch).to(self.device, self.dtype))
 
     def image_tower(self, pixels: Tensor) -> Tensor:
         return _pooled_output(self.model.get_image_features(pixel_values=pixels))

@@ -57,7 +57,7 @@ class TowerRuntimes:
 
     name: str  # of the encoder
     dtype: torch.dtype  # of the large products; ONNX Runtime takes them in float32
-    by_torch: Callable[[], Tower]
+    by_torch: Tower
     graph: Callable[[], Graph]  # makes it, where there is none yet
     size: Callable[[], tuple[int, int]]  # height and width of the pictures that it takes
     has_graph: Callable[[], bool] = lambda: True  # whether that takes no time
@@ -89,7 +89,7 @@ class TowerRuntimes:
     def make(self, runtime: str) -> Tower:
         """The tower in one runtime."""
         if runtime == "torch":
-            return self.by_torch()
+            return self.by_torch
         return openvino_tower(self.graph(), self.dtype) if runtime == "openvino" else onnx_tower(self.graph())
 
     def measure(self, *, rounds: int = 3) -> dict[str, float]:

@@ -4,20 +4,20 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encoders.device import fast_dtype, gpu_dtype, pick_device
 from unseen.encoders.runtimes import BATCH, TowerRuntimes, check_runtime, export_tower
-from unseen.errors import LabelError, UnseenError, import_extra
+from unseen.errors import LabelError, SettingError, UnseenError, import_extra
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch, as_images
+from unseen.images.regions import Box
 from unseen.storage.files import cache_dir, replacing
 
 TEXT_BATCH = 256  # prompts per forward pass
@@ -46,7 +46,7 @@ class TorchEncoder(ABC):
         self.model.to(self.device, self.dtype)
         graph = cache_dir("towers") / f"{self.fingerprint[:32]}.onnx"
         self.runtimes = TowerRuntimes(
-            name, self.dtype, lambda: self._by_torch, lambda: self._exported(graph), self._size, graph.is_file, runtime
+            name, self.dtype, self._by_torch, lambda: self._exported(graph), self._size, graph.is_file, runtime
         )
 
     def _by_torch(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
@@ -141,6 +141,38 @@ class TorchEncoder(ABC):
         return digest.hexdigest()
 
 
+def pick_device(device: torch.device | str | None, runtime: str | None = None) -> torch.device:
+    """The device asked for, else a GPU where there is one and the runtime works on it."""
+    has_gpu = torch.cuda.is_available()
+    try:
+        found = torch.device(device or ("cuda" if has_gpu and runtime in (None, "torch") else "cpu"))
+    except RuntimeError as error:
+        raise SettingError(
+            f"expected a device such as cpu or cuda:0, got {device!r}; leave it out to choose"
+        ) from error
+    if found.type == "cuda" and (not has_gpu or (found.index or 0) >= torch.cuda.device_count()):
+        raise SettingError(f"expected a device of this machine, got {device!r}; pass cpu, or leave it out to choose")
+    return found
+
+
+def gpu_dtype(device: torch.device) -> torch.dtype:
+    """The precision for the large products on a GPU, float32 anywhere else.
+
+    A GPU that only emulates bfloat16 would be slower with it than with float16.
+    """
+    if device.type != "cuda":
+        return torch.float32
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+def fast_dtype(device: torch.device) -> torch.dtype:
+    """Bfloat16 also on a CPU that multiplies it at twice the speed of float32."""
+    features: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # absent from older releases of torch
+    if device.type == "cpu" and features.get("avx512_bf16", False):
+        return torch.bfloat16
+    return gpu_dtype(device)
+
+
 def mix_precision(blocks: torch.nn.Module, dtype: torch.dtype) -> None:
     """Take the products of transformer blocks in `dtype`; what is added up between them stays in float32.
 
@@ -160,6 +192,42 @@ def patch_vectors(model: Any, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor,
     x = before + block.self_attn.out_proj(block.self_attn.v_proj(block.layer_norm1(before)))
     values = (x + block.mlp(block.layer_norm2(x)))[:, 1:]
     return normalize(model.visual_projection(vision.post_layernorm(values)).float(), dim=-1)
+
+
+@torch.inference_mode()
+def window_vectors(
+    model: Any, pixels: Float[Tensor, "n 3 h w"], inside: Bool[Tensor, "w p"], *, blocks: int = 4
+) -> Float[Tensor, "n w d"]:
+    """One unit vector per window of an image, of a CLIP tower that sees each image once.
+
+    In the last `blocks` blocks a class token of its own for each window attends to the patches inside and to itself;
+    the patches are those of the whole image.
+    """
+    vision = model.vision_model
+    states = vision(pixel_values=pixels, output_hidden_states=True).hidden_states
+    blocks = min(blocks, len(vision.encoder.layers))
+    tokens = states[-1 - blocks][:, :1].expand(-1, len(inside), -1)
+    outside = torch.zeros(inside.shape, device=pixels.device).masked_fill(~inside.to(pixels.device), -torch.inf)
+    for block, state in zip(vision.encoder.layers[-blocks:], states[-1 - blocks : -1], strict=True):
+        attention, patches, own = block.self_attn, block.layer_norm1(state[:, 1:]), block.layer_norm1(tokens)
+        heads = partial(torch.unflatten, dim=-1, sizes=(attention.num_heads, -1))
+        q = heads(attention.q_proj(own)) * attention.scale
+        k, v, k_own, v_own = (heads(one(x)) for x in (patches, own) for one in (attention.k_proj, attention.v_proj))
+        to_patches = torch.einsum("nwhc,nphc->nhwp", q, k).float() + outside
+        to_self = torch.einsum("nwhc,nwhc->nhw", q, k_own).float().unsqueeze(-1)
+        share = torch.cat([to_patches, to_self], -1).softmax(-1).to(v.dtype)
+        mixed = torch.einsum("nhwp,nphc->nwhc", share[..., :-1], v) + share[..., -1:].transpose(1, 2) * v_own
+        tokens = tokens + attention.out_proj(mixed.flatten(-2))
+        tokens = tokens + block.mlp(block.layer_norm2(tokens))
+    return normalize(model.visual_projection(vision.post_layernorm(tokens)).float(), dim=-1)
+
+
+def patches_inside(boxes: Sequence[Box], side: int) -> Bool[Tensor, "w p"]:
+    """Which patches of a square grid have their centre in each box, in shares of width and height."""
+    centre = (torch.arange(side) + 0.5) / side
+    left, top, right, bottom = torch.tensor(boxes).T.unsqueeze(-1)
+    across, down = (centre >= left) & (centre < right), (centre >= top) & (centre < bottom)
+    return (down.unsqueeze(2) & across.unsqueeze(1)).flatten(1)
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from unseen.features.encoding import (
     DECODERS,
     check_decoder,
     encode_ahead,
-    is_never_held,
     make_launcher,
     split_encoder,
 )
@@ -101,7 +100,9 @@ class EncodedEntries:
         """Those that could not be read."""
         return tuple(row for row in self.rows if isinstance(row, Skipped))
 
-    def __len__(self) -> int:
+    @property
+    def encoded(self) -> int:
+        """How many have a vector now."""
         return len(self.rows) - len(self.skipped)
 
 
@@ -127,8 +128,7 @@ def stream_images(
 def _stream_ahead(
     entries: Iterable[Entry], encoder: SplitEncoder, cache: FeatureCache | None, size: int
 ) -> Iterator[tuple[Batch, Float[Tensor, "n d"]]]:
-    is_held = is_never_held if cache is None else cache.loaded().holds
-    launcher = make_launcher(encoder, is_held=is_held, keeps_pictures=True)
+    launcher = make_launcher(encoder, is_held=cache.loaded().holds if cache else None, keeps_pictures=True)
     for done in encode_ahead(entries, launcher, size=size, chunk=1):
         batch = Batch(tuple(row for row in done.rows if not isinstance(row, Entry)))
         if not batch:

@@ -24,7 +24,7 @@ from unseen.encoders.gpu_jpeg import GpuDecoder, PlainJpeg
 from unseen.errors import EncoderError, ImageError, check_choice
 from unseen.images import Entry, Image, Skipped
 from unseen.images.decode import decode, reduced
-from unseen.images.prefetch import in_lists, prefetch, usable_cores
+from unseen.images.sources import in_lists, prefetch, usable_cores
 
 DECODERS = ("pillow", "gpu")
 
@@ -65,17 +65,12 @@ class Undecoded(NamedTuple):
 ReadRow = Prepared | Undecoded | Skipped
 
 
-def is_never_held(image: Image) -> bool:
-    """False: every image is to be encoded."""
-    return False
-
-
 @dataclass(frozen=True)
 class ImageReader:
     """What threads do with images: read, decode, resize; of one whose vector `is_held` no pixels are made."""
 
     prepare: Callable[[Sequence[Image]], Tensor]
-    is_held: Callable[[Image], bool] = is_never_held
+    is_held: Callable[[Image], bool] | None = None
     keeps_pictures: bool = False  # small ones
     leaves_plain: bool = False  # plain JPEG files to the GPU
     least: int = 0  # pixels of the shorter side that a reduced picture must have, 0 for whole pictures
@@ -103,7 +98,7 @@ class ImageReader:
     def _prepared(self, entry: Entry, image: Image | Skipped) -> Prepared | Skipped:
         if isinstance(image, Skipped):
             return image
-        pixels = None if self.is_held(image) else self.prepare([image])[0]
+        pixels = None if self.is_held and self.is_held(image) else self.prepare([image])[0]
         if not self.keeps_pictures:
             return Prepared(entry, pixels)
         return Prepared(replace(image, pixels=reduced(image.pixels, NUMBERS.kept)), pixels)
@@ -164,7 +159,8 @@ class BatchLauncher:
         images = tuple(row if isinstance(row, Skipped) else row.image for row in sent.rows)
         if sent.pixels is None:
             return LaunchedBatch(Encoded(images, (), torch.empty(0)), None)
-        new = tuple(row.image for row in sent.rows if not isinstance(row, Skipped) and _is_encoded(row))
+        read = [row for row in sent.rows if not isinstance(row, Skipped)]
+        new = tuple(row.image for row in read if isinstance(row, Undecoded) or row.pixels is not None)
         with self._on_device(), torch.inference_mode():
             if sent.there:  # the encoder waits for its pixels, and their memory for the encoder
                 torch.cuda.current_stream().wait_event(sent.there)
@@ -185,7 +181,7 @@ class BatchLauncher:
 
     def _pixels(self, rows: list[ReadRow]) -> tuple[list[ReadRow], Tensor | None]:
         """A batch and the pixels of its images on the device, None where there is none to encode."""
-        found, order, parts = self._decoded(rows)
+        found, order, parts = self._decoded(rows) if self.decoder else (rows, [], [])
         read = [(i, row.pixels) for i, row in enumerate(found) if isinstance(row, Prepared) and row.pixels is not None]
         if read:
             parts.append(self._sent([pixels for _, pixels in read]))
@@ -215,11 +211,6 @@ class BatchLauncher:
         return torch.stack(pixels, out=room).to(self.device, non_blocking=True)
 
 
-def _is_encoded(row: Prepared | Undecoded) -> bool:
-    """Whether an image has pixels now: the GPU has decoded what it was left."""
-    return isinstance(row, Undecoded) or row.pixels is not None
-
-
 def split_encoder(encoder: Encoder) -> SplitEncoder | None:
     """An encoder whose pixels can be made ahead of their vectors, None for one that only takes images."""
     is_split = hasattr(encoder, "prepare") and hasattr(encoder, "vectors")
@@ -246,7 +237,7 @@ def make_launcher(
     encoder: SplitEncoder,
     decoder: str = DECODERS[0],
     *,
-    is_held: Callable[[Image], bool] = is_never_held,
+    is_held: Callable[[Image], bool] | None = None,
     keeps_pictures: bool = False,
 ) -> BatchLauncher:
     """What reads images for an encoder and launches it, with plain JPEG files decoded on its device for `gpu`."""

@@ -120,11 +120,12 @@ def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FOR
     `least`, a JPEG is read at the smallest of its scales (1/2, 1/4, 1/8) whose shorter side has so many pixels: for an
     encoder, which resizes it anyway, a quarter of the work for a photo of a phone.
     """
+    operations = import_extra("PIL.ImageOps", "encode")
     with open_header(data, most, formats) as picture:
         if least:
             picture.draft(None, (least, least))
         picture.load()
-        _upright(picture)
+        operations.exif_transpose(picture, in_place=True)
         return _in_bands(picture)
 
 
@@ -257,12 +258,6 @@ def _from_sixteen_bits(picture: Picture) -> Picture:
         ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
     )
     return scaled
-
-
-def _upright(picture: Picture) -> None:
-    from PIL import ImageOps
-
-    ImageOps.exif_transpose(picture, in_place=True)
 
 
 def reduced(picture: Picture, side: int) -> Picture:

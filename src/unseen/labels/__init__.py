@@ -3,6 +3,6 @@
 from unseen.labels.examples import Examples
 from unseen.labels.names import read_names
 from unseen.labels.negatives import build
-from unseen.labels.prompts import PROMPTS, LearnedPrompts, Prompt, PromptTemplates
+from unseen.labels.prompts import PROMPTS, Prompt, PromptTemplates
 from unseen.labels.residuals import with_examples
 from unseen.labels.space import LabelSpace, Origin

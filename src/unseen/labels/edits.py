@@ -12,9 +12,10 @@ from torch.nn.functional import normalize
 
 from unseen.errors import LabelError
 from unseen.labels.examples import Examples
-from unseen.labels.names import canonical_spelling, is_writable
+from unseen.labels.names import is_writable
 from unseen.labels.nearest import NEAR
 from unseen.labels.space import LabelSpace, Origin
+from unseen.vocabulary import canonical_spelling
 
 
 @dataclass(frozen=True)

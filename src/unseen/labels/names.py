@@ -12,15 +12,6 @@ from unseen.labels.name_files import numbered_names
 UNWRITABLE = ("Cc", "Cs")  # Unicode's control characters and lone halves of characters
 
 
-def canonical_spelling(word: str) -> str:
-    """One form for all spellings of a word that a text encoder reads alike: case, hyphens, underscores.
-
-    >>> canonical_spelling("Ice-Cream") == canonical_spelling("ice_cream") == "ice cream"
-    True
-    """
-    return word.casefold().replace("_", " ").replace("-", " ").strip()
-
-
 def check_names(which: str, names: Sequence[str], *, at_least_one: bool = False) -> tuple[str, ...]:
     """The names as they are, or say what is wrong with them."""
     if isinstance(names, str):

@@ -6,8 +6,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.labels.names import canonical_spelling
 from unseen.labels.space import LabelSpace
+from unseen.vocabulary import canonical_spelling
 
 NEAR = 0.95
 

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from unseen.errors import LabelError
 from unseen.labels.examples import Examples
-from unseen.labels.names import canonical_spelling, check_names, check_new_names
+from unseen.labels.names import check_names, check_new_names
 from unseen.labels.prompts import NICE, Prompt, PromptTemplates, TextEncoder, as_prompt, text_fingerprint
 from unseen.labels.relatives import Placed, everyday_words
 from unseen.labels.residuals import with_examples
 from unseen.labels.space import LabelSpace, Origin
 from unseen.labels.vectors import word_vectors
 from unseen.progress import Progress, shown_progress
+from unseen.vocabulary import canonical_spelling
 
 VOCABULARY = "WordNet 3.1"
 

@@ -1,11 +1,10 @@
-"""Turn a name into text vectors: one template, several averaged before normalising, or vectors learned elsewhere."""
+"""Turn a name into text vectors: one template, or several averaged before normalising."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -13,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.errors import DataError, LabelError
-from unseen.features import load_features
+from unseen.errors import LabelError
 
 
 class TextIdentity(Protocol):
@@ -120,43 +118,6 @@ class AdjectiveNounTemplates:
     def _noun(self, name: str) -> str:
         # a hash, not a random stream: the choice for a word must not depend on which words came before it
         return self.nouns[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(self.nouns)]
-
-
-@dataclass(frozen=True, eq=False)
-class LearnedPrompts:
-    """Vectors that prompt learning (LAPT and its like) gave for certain names; other names are refused."""
-
-    vectors: Mapping[str, Float[Tensor, " d"]]
-    source: str
-
-    @property
-    def description(self) -> str:
-        """Where the vectors came from, with a hash of them."""
-        digest = hashlib.sha256()
-        for name in sorted(self.vectors):
-            digest.update(name.encode() + self.vectors[name].float().numpy().tobytes())
-        return f"learned: {self.source} {digest.hexdigest()[:16]}"
-
-    @classmethod
-    def load(cls, path: str | Path) -> LearnedPrompts:
-        """Read a features file that has one name per row: `features` [n, d] and a JSON list `names` in its metadata."""
-        try:
-            features = load_features(path)
-        except DataError as error:
-            raise LabelError(f"expected learned prompts at {path}, got a file that is none: {error}") from error
-        return cls(dict(zip(features.keys, features.z, strict=True)), Path(path).name)
-
-    def encode(self, names: Sequence[str], encoder: TextEncoder) -> Float[Tensor, "n d"]:
-        """The learned vector of each name."""
-        if unknown := [name for name in names if name not in self.vectors]:
-            raise LabelError(f"expected names learned in {self.source}, got {unknown[:3]}; learn or remove them")
-        rows = torch.stack([self.vectors[name] for name in names])
-        if rows.shape[1] != encoder.dim:
-            raise LabelError(
-                f"expected learned vectors of width {encoder.dim} for {encoder.name}, got {rows.shape[1]}; "
-                "learn them with this encoder"
-            )
-        return rows
 
 
 NICE = PromptTemplates(("The nice {}.",))  # AdaNeg, TANL and the online paper

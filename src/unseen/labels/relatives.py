@@ -8,8 +8,8 @@ from functools import cache, cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from unseen.labels.names import canonical_spelling
-from unseen.labels.vocabulary import SHOWN, WIDEST, Found, Hierarchy, Synset, hierarchy, is_called
+from unseen.vocabulary import canonical_spelling
+from unseen.vocabulary.nouns import SHOWN, WIDEST, Found, Hierarchy, Synset, hierarchy, is_called
 
 EVERYDAY = ("animal", "artifact", "food", "object", "plant")
 PEOPLE = (  # the lists of persons and bodies have hundreds of words that nobody wants to be called

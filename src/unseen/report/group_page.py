@@ -21,12 +21,9 @@ def write(
     *,
     title: str,
     thumbnails: Mapping[str, bytes] | None = None,
-    state: str | None = "STATE",
+    state: str = "STATE",
 ) -> None:
-    """Write the page, whole or not at all; `thumbnails` are JPEGs by key.
-
-    `state` is the state file as commands name it, None where images were grouped that nobody has judged.
-    """
+    """Write the page, whole or not at all; `thumbnails` are JPEGs by key, `state` is the file as commands name it."""
     session = found.session
     text = render(
         "groups.html",
@@ -36,7 +33,7 @@ def write(
         thumbnails=thumbnails or {},
         state=state,
         threshold=session.threshold,
-        rows=[(*row, row.label) for row in reviewed(session)] if state else [],
+        rows=[(*row, row.label) for row in reviewed(session)],
         names=session.detector.labels.names[:NAMES],
     )
     with replacing(path) as temporary:

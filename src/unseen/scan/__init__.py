@@ -9,15 +9,13 @@ they are: the frozen text's, which the gate has computed anyway, or the log of t
 `cuda` gives them on an NVIDIA GPU. The derivation is in README.md beside this file.
 
 The device of the tensors chooses: `cuda` on a GPU, `blocked` anywhere else. `with using("blocked"):` or the environment
-variable UNSEEN_SCAN name another; "cuda-or-blocked" falls back, with a warning, where the GPU cannot be used.
+variable UNSEEN_SCAN name another.
 """
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,18 +27,10 @@ from unseen.errors import SettingError, check_choice
 from unseen.odds import Top
 from unseen.scan import blocked, naive
 from unseen.scan.base import Anchors, Scan, SharedTargets, TargetSource
-from unseen.scan.cuda import build
 from unseen.scan.cuda import scan as cuda_scan
-from unseen.scan.cuda.blas import Reads
 
-AUTO, FALLBACK = "auto", "cuda-or-blocked"
-GPU_BACKENDS: dict[str, Reads | None] = {  # how reads are multiplied
-    "cuda": None,
-    "cuda-float32": "float32",
-    "cuda-split": "split",
-    "cuda-tf32": "tf32",
-}
-BACKENDS = (AUTO, "naive", "blocked", *GPU_BACKENDS, FALLBACK)
+AUTO, CUDA = "auto", "cuda"
+BACKENDS = (AUTO, "naive", "blocked", CUDA)
 _chosen: ContextVar[str | None] = ContextVar("backend of the scan", default=None)
 
 
@@ -58,17 +48,15 @@ def backend(device: torch.device) -> str:
     """The name of the backend that tensors on this device get now."""
     name = _check_name(_chosen.get() or os.environ.get("UNSEEN_SCAN") or AUTO)
     if name == AUTO:
-        return "cuda" if device.type == "cuda" else "blocked"
-    if name == FALLBACK:
-        return _fallback(device)
-    if name in GPU_BACKENDS and device.type != "cuda":
+        return CUDA if device.type == "cuda" else "blocked"
+    if name == CUDA and device.type != "cuda":
         raise SettingError(f"expected tensors on a CUDA device for the scan {name!r}, got {device}; use .to('cuda')")
     return name
 
 
 def is_on_gpu(z: Tensor) -> bool:
     """Whether scans of these samples happen on a GPU, where whole streams go in one piece."""
-    return z.is_cuda and backend(z.device) in GPU_BACKENDS
+    return z.is_cuda and backend(z.device) == CUDA
 
 
 def scan(
@@ -82,15 +70,15 @@ def scan(
 ) -> Scan:
     """Learn from each sample in order and read it with the bank as it stands right after (Eq. 7, 8, 12-14)."""
     name = backend(z.device)
-    if name in GPU_BACKENDS:
-        return cuda_scan.scan(bank, targets, z, step, kappa=kappa, tau=tau, reads=GPU_BACKENDS[name])
+    if name == CUDA:
+        return cuda_scan.scan(bank, targets, z, step, kappa=kappa, tau=tau)
     plain = naive.scan if name == "naive" else blocked.scan
     return plain(bank, _logits(targets, z), z, step, kappa=kappa, tau=tau)
 
 
 def run_both(first: Callable[[], Scan], second: Callable[[], Scan], device: torch.device) -> tuple[Scan, Scan]:
     """Two scans that do not depend on each other; a GPU does them side by side."""
-    return cuda_scan.run_both(first, second, device) if backend(device) in GPU_BACKENDS else (first(), second())
+    return cuda_scan.run_both(first, second, device) if backend(device) == CUDA else (first(), second())
 
 
 def scan_many(
@@ -103,9 +91,9 @@ def scan_many(
     tau: float,
 ) -> Scan:
     """`scan` of S independent streams; a GPU does them all at once. Shorter streams end in zeros."""
-    name, (streams, _, dim) = backend(z.device), z.shape
-    if name in GPU_BACKENDS:
-        return cuda_scan.scan_many(bank, targets, z, step, kappa=kappa, tau=tau, reads=GPU_BACKENDS[name])
+    streams, _, dim = z.shape
+    if backend(z.device) == CUDA:
+        return cuda_scan.scan_many(bank, targets, z, step, kappa=kappa, tau=tau)
     banks = bank.expand(streams, bank.shape[-2], dim)
     scans = [scan(banks[i], _of_stream(targets, i), z[i], step[i], kappa=kappa, tau=tau) for i in range(streams)]
     reads = (torch.stack(part) for part in zip(*(one.read for one in scans), strict=True))
@@ -114,9 +102,8 @@ def scan_many(
 
 def read(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float) -> Top:
     """How rows that do not move read samples; a GPU never holds all their logits."""
-    name = backend(z.device)
-    if name in GPU_BACKENDS and len(z):
-        return cuda_scan.read(z, rows, tau=tau, reads=GPU_BACKENDS[name])
+    if backend(z.device) == CUDA and len(z):
+        return cuda_scan.read(z, rows, tau=tau)
     return odds.top(odds.logits(z, rows, tau=tau))
 
 
@@ -140,7 +127,7 @@ TARGET_TABLE = 8 << 30  # bytes of soft targets kept for all streams
 
 
 def _softmax(z: Float[Tensor, "n d"], anchors: Anchors) -> Float[Tensor, "n C"]:
-    if backend(z.device) in GPU_BACKENDS:
+    if backend(z.device) == CUDA:
         return cuda_scan.softmax(z, anchors)
     return torch.softmax(odds.logits(z, anchors.rows, tau=anchors.tau), dim=-1)
 
@@ -160,16 +147,3 @@ def _of_stream(targets: TargetSource, i: int) -> TargetSource:
 def _check_name(name: str) -> str:
     check_choice("a scan", name, BACKENDS)
     return name
-
-
-@cache
-def _fallback(device: torch.device) -> str:
-    """ "cuda" where it works; where it does not, "blocked" after one warning that says why."""
-    if device.type != "cuda":
-        return "blocked"
-    try:
-        build.library(torch.cuda.get_device_capability(device))
-    except SettingError as error:
-        warnings.warn(f"the scan falls back to 'blocked' on {device}: {error}", RuntimeWarning, stacklevel=2)
-        return "blocked"
-    return "cuda"

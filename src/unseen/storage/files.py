@@ -1,4 +1,4 @@
-"""Write files whole or not at all, read back only what was written, and keep what can be made again in a cache."""
+"""Write files whole or not at all, one writer at a time, and read back only what was written; where the cache is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 
 from unseen.errors import StateError
@@ -59,6 +60,30 @@ def remove_stale(path: Path) -> None:
                 torn.unlink()
 
 
+@contextmanager
+def locked(path: Path, *, wait: float = 5.0) -> Iterator[None]:
+    """Hold the lock of a file; refuse after `wait` seconds in which another process held it.
+
+    What a command that was killed left half written of the file is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        held = FileLock(lock).acquire(timeout=wait)
+    except Timeout as error:
+        raise StateError(
+            f"expected {path} for this command alone, got one that another process is changing; "
+            "wait until that command has ended"
+        ) from error
+    with held:
+        try:
+            remove_stale(path)
+            yield
+        finally:
+            with suppress(OSError):  # while it is held, so that nobody locks a name that is about to go
+                lock.unlink()
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are on disk: a power cut can undo a rename that was not waited for."""
     handle = os.open(folder, os.O_RDONLY)
@@ -96,11 +121,6 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
-def claimed_checksum(path: str | Path) -> str:
-    """The checksum that a file of `save_tensors` carries, unchecked; "" where it carries none."""
-    return claimed_metadata(path).get("sha256", "")
-
-
 def claimed_metadata(path: str | Path) -> dict[str, str]:
     """The metadata of a safetensors file, unchecked and without its tensors; none of a damaged file."""
     try:
@@ -108,6 +128,20 @@ def claimed_metadata(path: str | Path) -> dict[str, str]:
             return file.metadata() or {}
     except (SafetensorError, OSError):
         return {}
+
+
+def content_mark(path: Path | None) -> str:
+    """The checksum that a file of `save_tensors` carries, unchecked; "" where there is no file."""
+    return claimed_metadata(path).get("sha256", "") if path else ""
+
+
+def check_unchanged(path: Path, mark: str) -> None:
+    """Refuse a file that another command has changed since its mark was read; called while its lock is held."""
+    if content_mark(path) != mark:
+        raise StateError(
+            f"expected {path} as it was when this command began, got one that another command has changed since; "
+            "nothing was learned or changed, run it again"
+        )
 
 
 def check_kind(path: str | Path, *, kind: str) -> None:
@@ -169,14 +203,13 @@ def _umask() -> int:
 
 def cache_dir(*parts: str) -> Path:
     """A folder of the cache: under $UNSEEN_CACHE, or under the platform's own place for caches."""
-    return _root().joinpath(*parts)
-
-
-def _root() -> Path:
+    home = Path.home()
     if chosen := os.environ.get("UNSEEN_CACHE"):
-        return Path(chosen).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches/unseen"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData/Local")) / "unseen"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unseen"
+        root = Path(chosen).expanduser()
+    elif sys.platform == "darwin":
+        root = home / "Library/Caches/unseen"
+    elif sys.platform == "win32":
+        root = Path(os.environ.get("LOCALAPPDATA", home / "AppData/Local")) / "unseen"
+    else:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "unseen"
+    return root.joinpath(*parts)

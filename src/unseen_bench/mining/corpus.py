@@ -10,8 +10,8 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from unseen.errors import LabelError
-from unseen.labels.names import canonical_spelling, read_words
-from unseen.labels.vocabulary import read_sections
+from unseen.labels.names import read_words
+from unseen.vocabulary import canonical_spelling, read_sections
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from unseen.errors import LabelError
 from unseen.labels import LabelSpace
-from unseen.labels.names import canonical_spelling, check_new_names
+from unseen.labels.names import check_new_names
 from unseen.labels.prompts import Prompt, PromptTemplates, TextEncoder, as_prompt, text_fingerprint
 from unseen.labels.vectors import word_vectors
 from unseen.progress import Progress, shown_progress
+from unseen.vocabulary import canonical_spelling
 from unseen_bench.mining.corpus import Corpus, distinct_words
 from unseen_bench.mining.miners import Miner, find_miner
 

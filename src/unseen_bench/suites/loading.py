@@ -1,7 +1,12 @@
 """From a table and a folder to a suite."""
 
+from __future__ import annotations
+
 import hashlib
 import json
+import math
+import random
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -9,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from unseen.encoders import Encoder, load_encoder
 from unseen.encoders.base import PatchEncoder
-from unseen.errors import DataError, SettingError
+from unseen.errors import DataError, EncoderError, SettingError
+from unseen.images import Image
 from unseen.labels import LabelSpace
 from unseen.labels.prompts import TextEncoder, text_fingerprint
 from unseen.storage.files import cache_dir
 from unseen_bench.mining import DEFAULT_MINER, mine, word_list
 from unseen_bench.suites import feature_files, images
 from unseen_bench.suites.base import KNOWN, LabelledSamples, Source, Suite, needs_images, read
-from unseen_bench.suites.spaces import published_space
-from unseen_bench.suites.views import VIEWS, RandomView
 
 ENCODER = "ViT-B/16"
 
@@ -173,3 +178,66 @@ def _stack_features(which: str, features: Mapping[str, Tensor]) -> Tensor:
             f"expected readable images in the set {which!r}, got none; open some of them to see what they are"
         )
     return torch.stack(list(features.values()))
+
+
+Options = Mapping[str, Any]
+
+_PHOTO: tuple[Options, ...] = ({"prompt": "photo", "negatives": 0},)  # the known names alone, as MCM words them
+PUBLISHED: dict[str, tuple[Options, ...]] = {  # several: their negatives together
+    **dict.fromkeys(("mcm", "gl-mcm", "maxlogit", "energy", "entropy", "variance"), _PHOTO),
+    **{name: ({"miner": name},) for name in ("neglabel", "csp", "adaneg", "dnm", "tanl")},
+    "infoood-reconstructed": ({"miner": "neglabel"},),
+    "clipscope": ({"miner": "clipscope-near"}, {"miner": "clipscope-far"}),
+}
+
+
+def published_space(name: str, build: Callable[[Options], LabelSpace]) -> LabelSpace | None:
+    """The label space that the paper of a method describes, None where it describes none of its own."""
+    if name not in PUBLISHED:
+        return None
+    first, *others = (build({"negatives": None, **options}) for options in PUBLISHED[name])
+    for other in others:
+        first = joined(first, other)
+    return first
+
+
+def joined(one: LabelSpace, other: LabelSpace) -> LabelSpace:
+    """The names with the negatives of both; a word that both have keeps its first vector."""
+    new = [place for place, word in enumerate(other.negatives) if word not in set(one.negatives)]
+    return replace(
+        one,
+        negatives=(*one.negatives, *(other.negatives[place] for place in new)),
+        ood_anchors=torch.cat([one.ood_anchors, other.ood_anchors[new]]),
+        manifest=one.manifest | {f"also {key}": value for key, value in other.manifest.items()},
+    )
+
+
+VIEWS = 8  # per image; the published number is not known
+LEAST_AREA = 0.55  # share of the image that a crop has at least
+
+
+class RandomView:
+    """An encoder of one random crop of each image; the crop depends on the pixels and on `number` only."""
+
+    def __init__(self, encoder: Encoder, number: int) -> None:
+        self.encoder, self.number = encoder, number
+        self.name, self.dim = f"view {number} by {encoder.name}", encoder.dim
+        described = f"{encoder.fingerprint} crop of {LEAST_AREA} to 1, number {number}"
+        self.fingerprint = hashlib.sha256(described.encode()).hexdigest()
+
+    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
+        """One unit vector per image."""
+        return self.encoder.images([random_crop(image, self.number) for image in batch])
+
+    def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
+        """Refuse: there are no views of texts."""
+        raise EncoderError(f"expected images for {self.name}, got texts; use the encoder itself")
+
+
+def random_crop(image: Image, number: int) -> Image:
+    """A crop of the image's own proportions, with LEAST_AREA to all of its area, anywhere in it."""
+    draw = random.Random(zlib.crc32(image.pixels.tobytes()) + 2**32 * number)
+    share = math.sqrt(draw.uniform(LEAST_AREA, 1))
+    width, height = (max(1, round(share * side)) for side in image.pixels.size)
+    left, top = draw.randint(0, image.pixels.width - width), draw.randint(0, image.pixels.height - height)
+    return replace(image, pixels=image.pixels.crop((left, top, left + width, top + height)))

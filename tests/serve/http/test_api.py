@@ -12,20 +12,15 @@ import pytest
 import torch
 
 import unseen
-from helpers.service import Server, downloaded, flat, reference, same
-from helpers.streams import space, stream
+from helpers.service import FORM, LABELS, RAW, Client, Limits, Server, StreamConfig, downloaded, flat, reference, same
+from helpers.streams import stream
 from unseen import Session
 from unseen.detectors import Online
 from unseen.errors import ServiceError
 from unseen.labels import Examples, with_examples
-from unseen.serve.client import Client
-from unseen.serve.http.bodies import FORM, RAW
-from unseen.serve.settings import Limits
-from unseen.serve.stream.folder import StreamConfig
 from unseen.storage.files import save_tensors
 from unseen.verdicts import FIELDS, VERDICTS
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 400)
 CONFIG = StreamConfig("", "", "*", "online")
 

@@ -11,21 +11,22 @@ import torch
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from helpers.service import Server
-from helpers.streams import space, stream
+from helpers.service import (
+    LABELS,
+    DataFolder,
+    Limits,
+    Server,
+    Service,
+    Settings,
+    Stream,
+    StreamConfig,
+    StreamStore,
+    create_app,
+    sample_batch,
+)
 from unseen import LabelSpace, Session
-from unseen.cli import app, options
+from unseen.cli import app
 from unseen.errors import FeatureError, ServiceError, SettingError
-from unseen.serve.http.app import create_app
-from unseen.serve.http.service import Service
-from unseen.serve.settings import Limits, Settings
-from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.folder import DataFolder, StreamConfig
-from unseen.serve.stream.store import StreamStore
-from unseen.serve.stream.stream import Stream
-
-LABELS = space(dtype=torch.float32)
-Z = stream(LABELS, 20)
 
 
 @pytest.fixture(scope="module")
@@ -215,10 +216,6 @@ def test_a_data_folder_that_cannot_be_one_is_refused_in_a_sentence(tmp_path, bad
         assert isinstance(result.exception, SettingError)
 
 
-def test_the_default_data_folder_is_not_the_working_directory():
-    assert options.SERVICE_DATA.is_absolute()
-
-
 def test_an_error_does_not_say_where_our_files_are(server, folder):
     answer = server.client.http.post("/v1/streams", json={"space": "nothing"})
     assert answer.status_code == 422
@@ -235,13 +232,3 @@ def test_the_streams_of_tenants_do_not_count_as_the_operators(tmp_path):
     with pytest.raises(ServiceError, match="at most 2 streams"):
         streams.create(LABELS, StreamConfig("", "", "*", "online"))
     streams.close()
-
-
-def test_streams_with_equal_label_spaces_share_one_copy(tmp_path):
-    service = Service(Settings(tmp_path, encoder=None))
-    first, second = (service.store.create(LABELS, StreamConfig("", "", "*", "online")).opened for _ in range(2))
-    assert first.labels is second.labels
-    assert first.labels.id_anchors.data_ptr() == second.readers.detector.labels.id_anchors.data_ptr()
-    other = service.store.create(space(known=5, dtype=torch.float32), StreamConfig("", "", "*", "online")).opened
-    assert other.labels is not first.labels
-    service.store.close()

@@ -152,13 +152,6 @@ def untouched(server, tmp_path_factory):
     return made
 
 
-def test_a_group_that_was_promoted_before_says_to_which_name(remote):
-    number = remote.groups()["groups"][0]["number"]
-    remote.promote(SHIP, group=number, vector=vector())
-    with pytest.raises(ServiceError, match=f"got {number}, which was promoted to 'ship' before"):
-        remote.promote("boat", group=number, vector=vector())
-
-
 def test_an_answer_repeated_after_an_edit_has_the_names_of_its_time(remote):
     first = remote.observe(PACK.z[300:340], key="same")
     known = next(row["name"] for row in first if row["name"])
@@ -200,15 +193,6 @@ def test_a_downloaded_state_goes_on_with_the_downloaded_label_space(remote, tmp_
     assert session.detector.labels.names == (*PACK.space.names, SHIP)
     said = remote.score(PACK.z[300:310])
     assert [row["name"] for row in said] == [one.name for one in session.score(PACK.z[300:310])]
-
-
-def test_a_reset_keeps_the_names_and_forgets_the_edits(remote):
-    remote.groups()
-    remote.promote(SHIP, group=1, vector=vector())
-    remote.reset()
-    assert remote.info()["labels"]["names"] == len(PACK.space.names) + 1
-    assert remote.edits() == []
-    assert len(remote.observe(PACK.z[:5])) == 5
 
 
 def test_a_suggested_name_and_a_negative_need_no_vector(remote):

@@ -12,20 +12,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-import torch
 
-from helpers.service import Server
-from helpers.streams import space, stream
-from unseen.errors import ServiceError
-from unseen.serve.client import Client
-from unseen.serve.http.auth import ApiKeys
-from unseen.serve.http.events import EventHub, VerdictEvent
-from unseen.serve.http.service import Service
-from unseen.serve.settings import Durability, Settings
-from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.folder import StreamConfig
+from helpers.service import (
+    LABELS,
+    ApiKeys,
+    Client,
+    Durability,
+    EventHub,
+    Server,
+    Service,
+    Settings,
+    StreamConfig,
+    VerdictEvent,
+    sample_batch,
+)
+from helpers.streams import stream
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 4)
 
 
@@ -181,20 +183,3 @@ def test_a_slow_listener_is_told_what_it_missed_and_holds_nothing_meanwhile():
         "id: 9\nevent: verdicts\ndata: ten\n\n",
         'event: missed\ndata: {"first": 10, "last": 30}\n\nid: 40\nevent: verdicts\ndata: ten\n\n',
     ]
-
-
-def test_a_stream_has_so_many_listeners():
-    async def check() -> None:
-        hub = EventHub(1)
-        messages = hub.listen("s", -1, nothing, lambda: True)
-        await anext(messages)
-        with pytest.raises(ServiceError, match="at most 1 listeners"):
-            hub.listen("s", -1, nothing, lambda: True)
-        hub.close()
-        assert not [text async for text in messages]
-        hub.listen("s", -1, nothing, lambda: True)
-
-    async def nothing(after: int) -> list[VerdictEvent]:
-        return []
-
-    asyncio.run(check())

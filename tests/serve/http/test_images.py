@@ -13,28 +13,19 @@ import torch
 from PIL import Image as Pillow
 from torch.nn.functional import normalize
 
-from helpers.service import Rounding, Server, serving
-from helpers.streams import space, stream
+from helpers.pictures import encoded
+from helpers.service import INSIDE, LABELS, ApiKeys, Client, Rounding, Server, serving
+from helpers.streams import stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import LabelSpace, Session, load_encoder, read_images
 from unseen.detectors import MCM
 from unseen.errors import ServiceError
-from unseen.serve.client import Client
-from unseen.serve.http.auth import ApiKeys
-from unseen.serve.settings import INSIDE
 
 NAMES = ["cat", "dog", "nice photo"]
-LABELS = space(dtype=torch.float32)
-
-
-def png(image) -> bytes:
-    file = io.BytesIO()
-    image.pixels.save(file, "png")
-    return file.getvalue()
 
 
 IMAGES = pictures(12)
-FILES = [png(image) for image in IMAGES]
+FILES = [encoded(image.pixels) for image in IMAGES]
 
 
 @pytest.fixture(scope="module")
@@ -168,19 +159,3 @@ def test_a_narrow_image_is_refused_at_once(server, remote, size):
         remote.observe([file.getvalue()])
     assert caught.value.status == 422
     assert time.perf_counter() - started < 5
-
-
-@pytest.mark.slow
-def test_mining_does_not_delay_inspection_or_learning(server, remote):
-    """Mine real negatives with the tiny encoder, and look at another stream meanwhile."""
-    with ThreadPoolExecutor(1) as pool, Client(server.url, timeout=300) as own:
-        mined = pool.submit(own.create, names=["cat", "dog"], relatives=0, everyday=500)
-        slowest, rounds = 0.0, 0
-        while not mined.done():
-            started = time.perf_counter()
-            remote.info()
-            remote.observe(normalize(torch.randn(1, 8), dim=-1))
-            slowest, rounds = max(slowest, time.perf_counter() - started), rounds + 1
-        assert mined.result().info()["labels"]["negatives"] == 500
-    print(f"\n{rounds} rounds of inspect and observe beside mining, the slowest {slowest:.2f} s")
-    assert rounds > 10

@@ -10,21 +10,12 @@ import time
 import weakref
 
 import pytest
-import torch
 from starlette.testclient import TestClient
 
-from helpers.service import Server, serving
-from helpers.streams import space
+from helpers.service import LABELS, ApiKeys, Client, Jobs, Server, Service, Settings, create_app, serving
 from helpers.tiny_text import GatedText
 from unseen.errors import ServiceError
-from unseen.serve.client import Client
-from unseen.serve.http.app import create_app
-from unseen.serve.http.auth import ApiKeys
-from unseen.serve.http.service import Service
-from unseen.serve.settings import Settings
-from unseen.serve.work.jobs import Jobs
 
-LABELS = space(dtype=torch.float32)
 WANTED = {"names": ["cat", "dog"], "relatives": 0, "everyday": 1100}
 
 

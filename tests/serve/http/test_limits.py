@@ -5,14 +5,10 @@ from __future__ import annotations
 import socket
 
 import pytest
-import torch
 
-from helpers.service import Server
-from helpers.streams import space, stream
-from unseen.serve.client import Client
-from unseen.serve.settings import Limits
+from helpers.service import LABELS, Client, Limits, Server
+from helpers.streams import stream
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 300)
 
 

@@ -8,24 +8,26 @@ import time
 
 import httpx
 import pytest
-import torch
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser
 from starlette.testclient import TestClient
 
-from helpers.service import Server
-from helpers.streams import space, stream
+from helpers.service import (
+    LABELS,
+    ApiKeys,
+    Client,
+    Jobs,
+    Limits,
+    RequestLog,
+    Server,
+    Service,
+    Settings,
+    create_app,
+    hush_libraries,
+)
+from helpers.streams import stream
 from unseen.errors import ServiceError
-from unseen.serve.client import Client
-from unseen.serve.http.app import create_app
-from unseen.serve.http.auth import ApiKeys
-from unseen.serve.http.log import RequestLog
-from unseen.serve.http.service import Service
-from unseen.serve.run import hush_libraries
-from unseen.serve.settings import Limits, Settings
-from unseen.serve.work.jobs import Jobs
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 5)
 
 
@@ -126,14 +128,6 @@ def test_a_list_has_the_streams_and_the_label_spaces_on_offer(client, remote, da
     with pytest.raises(ServiceError, match="parameters") as caught:
         client.call("GET", "/v1/jobs/x", params={"wait": -1})
     assert caught.value.code == "parameters"
-
-
-def test_numpy_gets_the_same_verdicts_and_an_unknown_media_type_a_remedy(client, remote):
-    expected = [row["margin"] for row in remote.score(Z)]
-    assert [row["margin"] for row in remote.score(Z.numpy())] == pytest.approx(expected)
-    with pytest.raises(ServiceError, match="set Content-Type") as caught:
-        client.ask("POST", f"/v1/streams/{remote.id}/score", content=b"x", headers={"content-type": "text/plain"})
-    assert caught.value.code == "media_type"
 
 
 def test_process_metrics_and_refusals_are_counted(client, remote):

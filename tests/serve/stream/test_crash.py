@@ -11,13 +11,10 @@ import httpx
 import pytest
 import torch
 
-from helpers.service import Server, blocks, different, downloaded, flat, reference, same
-from helpers.streams import space, stream
+from helpers.service import LABELS, Client, Server, StreamConfig, blocks, different, downloaded, flat, reference, same
+from helpers.streams import stream
 from unseen.errors import ServiceError
-from unseen.serve.client import Client
-from unseen.serve.stream.folder import StreamConfig
 
-LABELS = space(dtype=torch.float32)
 CONFIG = StreamConfig("", "", "*", "online")
 
 

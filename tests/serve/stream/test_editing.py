@@ -5,20 +5,26 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-import torch
 
-from helpers.service import flat, same
-from helpers.streams import space, stream
+from helpers.service import (
+    LABELS,
+    DataFolder,
+    Durability,
+    Limits,
+    Stream,
+    StreamConfig,
+    copy_stream,
+    edit_stream,
+    flat,
+    same,
+    sample_batch,
+    stream_groups,
+    undone,
+)
+from helpers.streams import stream
 from unseen.discover import group, rename
 from unseen.errors import ServiceError
-from unseen.serve.backup import copy_stream
-from unseen.serve.settings import Durability, Limits
-from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.folder import DataFolder, StreamConfig
-from unseen.serve.stream.kept import edit_stream, stream_groups, undone
-from unseen.serve.stream.stream import Stream
 
-LABELS = space(dtype=torch.float32)
 LIMITS = Limits()
 
 

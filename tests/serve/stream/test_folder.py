@@ -6,15 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
-from helpers.streams import space
+from helpers.service import LABELS, DataFolder, Settings, StreamConfig, StreamStore
 from unseen.errors import StateError
-from unseen.serve.settings import Settings
-from unseen.serve.stream.folder import DataFolder, StreamConfig
-from unseen.serve.stream.store import StreamStore
 
-LABELS = space(dtype=torch.float32)
 SETTINGS = Settings(Path(), encoder=None)
 
 

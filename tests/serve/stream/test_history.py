@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unseen.serve.settings import PAGE
-from unseen.serve.stream.batch import BatchVerdicts
-from unseen.serve.stream.history import History, RecentItems, UnknownAlarm
+from helpers.service import PAGE, BatchVerdicts, History, RecentItems, UnknownAlarm
 from unseen.verdicts import VERDICT_DTYPE
 
 
@@ -42,13 +40,6 @@ def test_recent_verdicts_are_the_last_ones_whatever_the_blocks():
         assert history.margins() == whole.margins()
         assert history.margins(after=2990) == whole.margins()[-9:]
     assert History().recent() == []
-
-
-def test_recent_verdicts_keep_the_names_that_they_were_judged_by():
-    history = History()
-    history.add(block(0, np.ones(2), ("a",)))
-    history.add(block(2, np.ones(2), ("b",)))
-    assert [(part.first, part.names) for part in history.recent(after=0)] == [(1, ("a",)), (2, ("b",))]
 
 
 def test_what_comes_with_samples_drops_the_oldest_beyond_a_count_and_a_size():

@@ -8,18 +8,23 @@ import pytest
 import torch
 
 from helpers.methods import ALL
-from helpers.service import Server
+from helpers.service import (
+    LABELS,
+    DataFolder,
+    Limits,
+    Server,
+    Settings,
+    StreamConfig,
+    StreamStore,
+    sample_batch,
+    session_bytes,
+    state_bytes,
+)
 from helpers.streams import space, stream
 from unseen import detectors
 from unseen.errors import ServiceError
-from unseen.serve.settings import Limits, Settings
-from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.disk import session_bytes, state_bytes
-from unseen.serve.stream.folder import DataFolder, StreamConfig
-from unseen.serve.stream.store import StreamStore
 
 WHOLE = [name for name in ALL if not detectors.find(name).parts]
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 20)
 
 

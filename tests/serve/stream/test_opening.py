@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import logging
-import resource
-import subprocess
-import sys
+import sqlite3
 import threading
+from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
-import torch
 
-from helpers.streams import space, stream
-from unseen.serve.run import raise_file_limit
-from unseen.serve.settings import Durability, Settings
-from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.folder import DataFolder, StreamConfig, write_config
-from unseen.serve.stream.store import StreamStore
-from unseen.serve.stream.stream import Stream
+from helpers.service import (
+    LABELS,
+    DataFolder,
+    Durability,
+    Settings,
+    Stream,
+    StreamConfig,
+    StreamStore,
+    sample_batch,
+    write_config,
+)
+from helpers.streams import stream
+from unseen import checkpoint
+from unseen.storage.files import load_tensors, save_tensors
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 40)
 CONFIG = StreamConfig("", "", "*", "online")
 
@@ -146,18 +151,6 @@ def test_streams_open_beside_each_other(data, monkeypatch):
     streams.close()
 
 
-def test_the_service_raises_its_file_limit_to_what_it_may_have():
-    code = (
-        "import resource; from unseen.serve.run import raise_file_limit\n"
-        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); raise_file_limit()\n"
-        "assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard"
-    )
-    assert callable(raise_file_limit)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 64
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 @pytest.mark.timing
 def test_snapshots_are_taken_when_a_restart_would_take_long(tmp_path):
     streams = StreamStore(DataFolder(tmp_path), Settings(tmp_path, durability=Durability(replay_seconds=0.02)))
@@ -177,3 +170,22 @@ def test_snapshots_are_taken_when_a_restart_would_take_long(tmp_path):
     second.abandon()
     streams.folder.close()
     streams.threads.close()
+
+
+def test_snapshots_of_another_version_stay_as_they_are_and_their_reason_is_the_streams(data):
+    folder = next((data / "streams").iterdir())
+    with closing(sqlite3.connect(folder / "journal.db")) as journal:
+        journal.execute("DELETE FROM entries WHERE id = 1")  # as if a snapshot covered it
+        journal.commit()
+    for path in (folder / "snapshots").iterdir():
+        tensors, header = load_tensors(path, kind=checkpoint.KIND)
+        save_tensors(path, {name: x.clone() for name, x in tensors.items()}, kind=checkpoint.KIND,
+                     header=header.replace(f'"version": {checkpoint.VERSION}', '"version": 99'))  # fmt: skip
+    before = {path.name: path.read_bytes() for path in (folder / "snapshots").iterdir()}
+    again = store(data)
+    again.open_all()
+    statuses = Counter(entry.status for entry in again.entries.values())
+    assert statuses == {"ready": 2, "damaged": 1}
+    assert "got 99; upgrade unseen" in again.entries[folder.name].reason
+    assert {path.name: path.read_bytes() for path in (folder / "snapshots").iterdir()} == before
+    again.close()

@@ -5,17 +5,22 @@ from __future__ import annotations
 import threading
 
 import pytest
-import torch
 
-from helpers.service import flat, reference, same
-from helpers.streams import space, stream
-from unseen.serve.settings import Durability
-from unseen.serve.stream.batch import BatchVerdicts, sample_batch
-from unseen.serve.stream.folder import StreamConfig, write_config
-from unseen.serve.stream.journal import Journal
-from unseen.serve.stream.stream import Stream
+from helpers.service import (
+    LABELS,
+    BatchVerdicts,
+    Durability,
+    Journal,
+    Stream,
+    StreamConfig,
+    flat,
+    reference,
+    same,
+    sample_batch,
+    write_config,
+)
+from helpers.streams import stream
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 30)
 CONFIG = StreamConfig("0" * 16, "", "*", "online")
 

@@ -12,17 +12,29 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.service import Server, downloaded, flat, reference, same
+from helpers.service import (
+    LABELS,
+    TIP,
+    DataFolder,
+    Durability,
+    Journal,
+    JournalEntry,
+    Position,
+    Server,
+    Settings,
+    Stream,
+    StreamConfig,
+    StreamStore,
+    downloaded,
+    flat,
+    reference,
+    same,
+    sample_batch,
+    write_config,
+)
 from helpers.streams import space, stream
 from unseen.errors import ServiceError, StateError
-from unseen.serve.settings import Durability, Settings
-from unseen.serve.stream.batch import sample_batch
-from unseen.serve.stream.folder import DataFolder, StreamConfig, write_config
-from unseen.serve.stream.journal import TIP, Journal, JournalEntry, Position
-from unseen.serve.stream.store import StreamStore
-from unseen.serve.stream.stream import Stream
 
-LABELS = space(dtype=torch.float32)
 Z = stream(LABELS, 1000)
 CONFIG = StreamConfig("0" * 16, "", "*", "online")
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.service import Server
+from helpers.service import Server, StreamConfig, read_config
 from helpers.streams import space, stream
 from unseen.errors import ServiceError, StateError
-from unseen.serve.stream.folder import StreamConfig, read_config
 
 V01 = Path(__file__).parents[2] / "data" / "v0.1"
 EXPECTED: dict[str, Any] = json.loads((V01 / "service.json").read_text())

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from helpers.service import MicroBatcher
 from unseen.errors import ServiceError
-from unseen.serve.work.threads import MicroBatcher
 
 
 class Recorder:

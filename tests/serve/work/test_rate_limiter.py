@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from helpers.service import RateLimiter
 from unseen.errors import ServiceError
-from unseen.serve.work.threads import RateLimiter
 
 
 def test_the_rate_is_per_owner_and_recovers():

@@ -7,6 +7,7 @@ there, so texts go through `offline.text`, which lands near CLIP's text space an
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
@@ -17,16 +18,25 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.encoders import preprocess
-from unseen.encoders.device import fast_dtype, pick_device
 from unseen.encoders.offline import text
 from unseen.encoders.offline.fetch import WheelFile
 from unseen.encoders.offline.text import TextTower
 from unseen.encoders.preprocess import Preprocess
 from unseen.encoders.runtimes import BATCH, OUTPUT, TowerRuntimes, check_runtime
-from unseen.encoders.torch_encoder import Where, explained_imports, mix_precision, patch_vectors
+from unseen.encoders.torch_encoder import (
+    Where,
+    explained_imports,
+    fast_dtype,
+    mix_precision,
+    patch_vectors,
+    patches_inside,
+    pick_device,
+    window_vectors,
+)
 from unseen.errors import EncoderError, import_extra
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch, as_images
+from unseen.images.regions import Box
 from unseen.progress import Progress, no_progress
 
 TOWER = WheelFile(
@@ -38,7 +48,11 @@ TOWER = WheelFile(
 )
 CROP = preprocess.CLIP.crop
 OPSET, IR_VERSION = 14, 7  # of the graph in that file
-SIZES = {"patch_size": 16, "hidden_act": "quick_gelu", "projection_dim": 512}  # the rest as transformers has it
+SIZES: dict[str, Any] = {
+    "patch_size": 16,
+    "hidden_act": "quick_gelu",
+    "projection_dim": 512,
+}  # the rest as transformers has it
 
 
 class OfflineEncoder:
@@ -56,7 +70,7 @@ class OfflineEncoder:
         check_runtime(runtime, self.device)
         self._check_fetched()
         self.runtimes = TowerRuntimes(
-            self.name, self.dtype, lambda: self._by_torch, self._graph, lambda: (CROP, CROP), wanted=runtime
+            self.name, self.dtype, self._by_torch, self._graph, lambda: (CROP, CROP), wanted=runtime
         )
 
     def _check_fetched(self) -> None:
@@ -125,6 +139,13 @@ class OfflineEncoder:
         count = self.model.vision_model.embeddings.num_patches
         parts = [patch_vectors(self.model, part) for part in self._standardised(self.prepare(batch))]
         return torch.cat(parts) if parts else torch.empty(0, count, self.dim)
+
+    def windows(self, batch: Sequence[Image], boxes: Sequence[Box]) -> Float[Tensor, "n w d"]:
+        """One unit vector per window of each image, in shares of width and height: the tower sees an image once."""
+        squashed = replace(preprocess.CLIP, squash=True)
+        pixels = squashed.standardised(squashed.cropped(batch).to(self.device))
+        side = preprocess.CLIP.crop // SIZES["patch_size"]
+        return window_vectors(self.model, pixels, patches_inside(boxes, side)).cpu()
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """One unit vector per text, from the sentence encoder and our head."""

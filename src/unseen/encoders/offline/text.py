@@ -20,9 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encoders.device import fast_dtype
 from unseen.encoders.offline.fetch import WheelFile, fetch_files
-from unseen.encoders.torch_encoder import explained_imports
+from unseen.encoders.torch_encoder import explained_imports, fast_dtype
 from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.progress import Progress, no_progress
 from unseen.storage.files import read_safetensors

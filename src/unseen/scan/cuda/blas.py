@@ -8,26 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.errors import SettingError, check_choice
+from unseen.errors import SettingError
 from unseen.scan.cuda import bindings
 from unseen.scan.cuda.bindings import check_status, pointer
-
-Reads = Literal["float32", "split", "tf32"]
-"""How the reads of float32 streams are multiplied.
-
-float32   in float32: errors at most four times those of the naive loop in float32
-split     on tensor cores, each number as the sum of two of float16, three products instead of one. The numbers lose
-          nothing, but tensor cores truncate sums where float32 rounds them: at most ten times the naive loop's errors
-tf32      on tensor cores, each number truncated to 11 bits: docs/performance.md has its errors and its speed
-"""
-READS: Reads = "float32"  # the default
-SPLIT = 1024.0  # unit vectors times this are in the middle of float16's range, and so is what float16 leaves of them
 
 
 class GemmTypes(NamedTuple):
@@ -38,20 +27,13 @@ class GemmTypes(NamedTuple):
     compute: int  # cublasComputeType_t
 
 
-GEMM_TYPES = {
-    "float64": GemmTypes(1, 1, 70),
-    "float32": GemmTypes(0, 0, 68),
-    "tf32": GemmTypes(0, 0, 77),
-    "split": GemmTypes(2, 0, 68),
-}
+GEMM_TYPES = {torch.float64: GemmTypes(1, 1, 70), torch.float32: GemmTypes(0, 0, 68)}
 
 
-def check_reads(reads: str, z: Tensor) -> Reads:
-    """Refuse an unknown precision, and samples of a dtype without a kernel."""
+def check_dtype(z: Tensor) -> None:
+    """Refuse samples of a dtype without a kernel."""
     if z.dtype not in (torch.float32, torch.float64):
         raise SettingError(f"expected float32 or float64 on the GPU, got {z.dtype}; convert with .float()")
-    check_choice("reads", reads, get_args(Reads))
-    return reads  # type: ignore[return-value]
 
 
 def product(
@@ -60,14 +42,10 @@ def product(
     *,
     onto: Float[Tensor, "B M N"] | None = None,
     scale: float = 1.0,
-    reads: Reads = "float32",
 ) -> Float[Tensor, "B M N"]:
     """`scale * a @ b.mT`, added to `onto` in place where that is given."""
-    mode = "float64" if a.dtype == torch.float64 else reads
     out = bindings.empty((*a.shape[:2], b.shape[1]), dtype=a.dtype, device=a.device) if onto is None else onto
-    if mode == "split":
-        a, b, scale = split_float16(a, left=True), split_float16(b, left=False), scale / SPLIT**2
-    gemm(a, b, out, scale, float(onto is not None), GEMM_TYPES[mode])
+    gemm(a, b, out, scale, float(onto is not None), GEMM_TYPES[a.dtype])
     return out
 
 
@@ -91,23 +69,6 @@ def gemm(a: Tensor, b: Tensor, out: Tensor, scale: float, keep: float, types: Ge
         ),
         "a matrix product (cublasStatus_t)",
     )
-
-
-def split_float16(x: Float[Tensor, "B M d"], *, left: bool) -> Float[Tensor, "B M d3"]:
-    """Each number as float16 twice: itself and what that leaves, so that one product adds up three.
-
-    A left side holds [high, low, high] and a right side [low, high, high]; low times low would be lost in rounding. The
-    small products come first along the row, where the sum is still small and tensor cores truncate little.
-    """
-    batch, rows, dim = x.shape
-    padded = 8 * -(-dim // 8)
-    out = bindings.empty((batch, rows, 3 * padded), dtype=torch.float16, device=x.device)
-    if x.stride(0) != rows * x.stride(1) and batch > 1:
-        x = x.contiguous()
-    if out.numel():
-        sizes = (ctypes.c_long(batch * rows), dim, x.stride(1), padded, int(left), ctypes.c_float(SPLIT))
-        check_status(bindings.library_of(x).split(pointer(x), pointer(out), *sizes, bindings.current_stream(x)))
-    return out
 
 
 @functools.cache

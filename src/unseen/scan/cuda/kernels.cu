@@ -3,12 +3,10 @@
 // learn      one thread block cluster per stream, rows of the bank across its threads; one sum over all rows per teacher
 // rewrite    the bank after a block: subtract what was learnt, make the rows unit again
 // top        best class, its logit and the mass of the rest, from logits in one pass
-// split      numbers as sums of two of float16, for products on tensor cores
 //
 // Every sum has a fixed order: the same input gives the same bits.
 
 #include <cooperative_groups.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 namespace unseen {
@@ -461,20 +459,6 @@ __global__ void top(const T* logits, const T* scale, const int* before, long* la
     rest[sample] = best.rest > T(NOTHING) ? best.rest + log_of(best.sum) : T(-INFINITY);
 }
 
-// One thread block per row: [high, low, high] for the left side of a product, [low, high, high] for the right.
-__global__ void split(const float* from, __half* to, int dim, int width, int padded, int left, float factor) {
-    from += long(blockIdx.x) * width, to += long(blockIdx.x) * 3 * padded;
-    for (int k = 2 * threadIdx.x; k < padded; k += 2 * blockDim.x) {
-        const float2 x = {k < dim ? factor * from[k] : 0, k + 1 < dim ? factor * from[k + 1] : 0};
-        const __half2 high = __float22half2_rn(x);
-        const float2 got = __half22float2(high);
-        const __half2 low = __float22half2_rn({x.x - got.x, x.y - got.y});
-        *reinterpret_cast<__half2*>(to + k) = left ? high : low;
-        *reinterpret_cast<__half2*>(to + padded + k) = left ? low : high;
-        *reinterpret_cast<__half2*>(to + 2 * padded + k) = high;
-    }
-}
-
 template <typename T>
 int launch_rewrite(const T* before, const T* learnt, T* after, const int* count, long per_before, long per_after,
                    long per_count, int streams, int classes, int dim, int width, int after_width, cudaStream_t queue) {
@@ -543,9 +527,3 @@ using namespace unseen;
 
 EXPORT(float, float32)
 EXPORT(double, float64)
-
-extern "C" int split(const float* from, __half* to, long rows, int dim, int width, int padded, int left, float factor,
-                     cudaStream_t queue) {
-    unseen::split<<<rows, 128, 0, queue>>>(from, to, dim, width, padded, left, factor);
-    return cudaGetLastError();
-}

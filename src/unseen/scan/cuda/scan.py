@@ -19,7 +19,7 @@ from unseen.odds import Top
 from unseen.scan.base import Anchors, Scan, SharedTargets, TargetSource
 from unseen.scan.cuda import bindings
 from unseen.scan.cuda.bindings import ChainArguments, LearnArguments, launch, on_device_of, top
-from unseen.scan.cuda.blas import READS, Reads, check_reads, cublas_handle, gemm_address, product
+from unseen.scan.cuda.blas import check_dtype, cublas_handle, gemm_address, product
 from unseen.scan.cuda.plan import Plan, cluster_size, make_plan
 
 CHUNK = 16_384  # samples that a bank which does not move reads at once
@@ -33,13 +33,12 @@ def scan(
     *,
     kappa: float,
     tau: float,
-    reads: Reads | None = None,
     memory: int = 6 << 30,
 ) -> Scan:
     """Learn from each sample in order and read it with the bank as it stands right after (Eq. 7, 8, 12-14)."""
     if isinstance(targets, Tensor):
         targets = targets[None]
-    many = scan_many(bank, targets, z[None], step[None], kappa=kappa, tau=tau, reads=reads, memory=memory)
+    many = scan_many(bank, targets, z[None], step[None], kappa=kappa, tau=tau, memory=memory)
     return Scan(Top(*(part[0] for part in many.read)), many.bank[0])
 
 
@@ -51,16 +50,14 @@ def scan_many(
     *,
     kappa: float,
     tau: float,
-    reads: Reads | None = None,
     memory: int = 6 << 30,
 ) -> Scan:
     """`scan` of S independent streams at once; a stream that is shorter ends in zero features and steps.
 
-    Streams that start from the same bank may share one of shape [C, d]. `reads` is about reads only: what is learned
-    from is taken in float32, so banks are the same bits with every choice.
+    Streams that start from the same bank may share one of shape [C, d].
     `memory` is how many bytes the banks and logits of the blocks that are read together may take.
     """
-    reads = check_reads(reads or READS, z)
+    check_dtype(z)
     streams, samples, dim = z.shape
     classes = bank.shape[-2]
     cluster_size(classes)  # refuse too many rows before any work
@@ -70,7 +67,7 @@ def scan_many(
         return Scan(read, bank.clone())
     with on_device_of(z):
         plan = make_plan(step, kappa)
-        return Scan(read, scan_blocks(bank, targets, z, plan, read, kappa=kappa, tau=tau, reads=reads, memory=memory))
+        return Scan(read, scan_blocks(bank, targets, z, plan, read, kappa=kappa, tau=tau, memory=memory))
 
 
 def scan_blocks(
@@ -82,13 +79,12 @@ def scan_blocks(
     *,
     kappa: float,
     tau: float,
-    reads: Reads,
     memory: int,
 ) -> Float[Tensor, "S C d"]:
     """Go through the plan, as many blocks at a time as memory allows; write into `read`, return the last bank."""
     samples, dim = z.shape[1:]
     width = 4 * -(-(plan.teachers + dim) // 4)  # rows start at multiples of 16 bytes
-    size = blocks_at_once(bank, plan, width + (3 * dim // 2 if reads == "split" else 0), memory)
+    size = blocks_at_once(bank, plan, width, memory)
     for first in range(0, plan.blocks, size):
         blocks = slice(first, min(first + size, plan.blocks))
         part = slice(first * plan.rows, blocks.stop * plan.rows)
@@ -98,7 +94,7 @@ def scan_blocks(
         taught = gather_rows(z, plan.at[:, blocks])
         aim = soft_targets(targets, taught, plan.at[:, blocks]).mul_(plan.rate[:, blocks].unsqueeze(-1))
         wide, scale, bank = learn(bank, taught, aim, plan, blocks, width=width, kappa=kappa)
-        pieces = read_blocks(chunk, taught, wide, scale, plan, blocks, tau=tau, reads=reads)
+        pieces = read_blocks(chunk, taught, wide, scale, plan, blocks, tau=tau)
         for whole, piece in zip(read, pieces, strict=True):
             whole[:, part] = piece[:, : samples - part.start]
     return bank
@@ -111,15 +107,11 @@ def blocks_at_once(bank: Float[Tensor, "S C d"], plan: Plan, width: int, memory:
     return max(1, min(plan.blocks, memory // bytes_per_block))
 
 
-def read(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float, reads: Reads | None = None) -> Top:
-    """How a bank that does not move reads samples; their logits are never all in memory.
-
-    Never in tf32: the gate reads with this, and routes must not depend on the precision of reads.
-    """
-    reads = check_reads(reads or READS, z)
-    reads = "float32" if reads == "tf32" else reads
+def read(z: Float[Tensor, "T d"], rows: Float[Tensor, "C d"], *, tau: float) -> Top:
+    """How a bank that does not move reads samples; their logits are never all in memory."""
+    check_dtype(z)
     with on_device_of(z):
-        parts = [top(product(chunk[None], rows[None], reads=reads)[0], tau=tau) for chunk in z.split(CHUNK)]
+        parts = [top(product(chunk[None], rows[None])[0], tau=tau) for chunk in z.split(CHUNK)]
     return Top(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
@@ -160,7 +152,7 @@ def soft_targets(
 
 
 def softmax(z: Float[Tensor, "n d"], anchors: Anchors) -> Float[Tensor, "n C"]:
-    """The soft targets of samples, in float32 whatever the reads are: they are learned from."""
+    """The soft targets of samples."""
     with on_device_of(z):
         return torch.softmax(product((z / anchors.tau)[None], anchors.rows[None])[0], dim=-1)
 
@@ -208,7 +200,6 @@ def read_blocks(
     blocks: slice,
     *,
     tau: float,
-    reads: Reads,
 ) -> Top:
     """How each sample reads the bank after the teachers up to and including itself.
 
@@ -220,15 +211,8 @@ def read_blocks(
     past = torch.arange(n, device=z.device) < before.unsqueeze(-1)
     rows = wide.view(streams * size, -1, wide.shape[-1])[..., : n + dim]
     changed = product(z, taught.view(-1, n, dim), scale=-1).mul_(past)
-    if reads == "split":  # coefficients may be of any size, which float16 is not
-        unscaled = product(changed, rows[..., :n])
-        product(z, rows[..., n:], onto=unscaled, reads="split")
-    else:
-        sides = torch.cat([changed, z], dim=-1)
-        # a product adds up in order; two halves lose half as much to rounding
-        half = n + dim // 2 if reads == "float32" else n + dim
-        unscaled = product(sides[..., :half], rows[..., :half], reads=reads)
-        if half < n + dim:
-            product(sides[..., half:], rows[..., half:], onto=unscaled)
+    sides, half = torch.cat([changed, z], dim=-1), n + dim // 2
+    unscaled = product(sides[..., :half], rows[..., :half])
+    product(sides[..., half:], rows[..., half:], onto=unscaled)  # adds up in order: two halves round half as much
     best = top(unscaled.view(-1, unscaled.shape[-1]), tau=tau, scale=scale, before=before, rows=plan.rows)
     return Top(*(part.view(streams, -1) for part in best))

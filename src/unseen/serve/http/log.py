@@ -74,4 +74,4 @@ def append(path: Path, text: str) -> None:
     """Add a line to a log, in a folder that only its owner reads."""
     path.parent.mkdir(exist_ok=True, mode=0o700)
     with path.open("a") as file:
-        file.write(text + "\n")
+        print(text, file=file)

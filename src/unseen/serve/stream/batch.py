@@ -79,10 +79,8 @@ def with_texts(work: Work, batches: Sequence[SampleBatch]) -> list[BatchVerdicts
     for place, (answer, batch) in enumerate(zip(answers, batches, strict=True)):
         if not isinstance(answer, Exception):
             content: dict[str, Any] = {"verdicts": answer.rows(batch.keys), "repeated": answer.repeated}
-            if batch.skipped:
-                content["skipped"] = batch.skipped
-            if batch.thumbnails:
-                content["pictured"] = True
+            content |= {"skipped": batch.skipped} if batch.skipped else {}
+            content |= {"pictured": True} if batch.thumbnails else {}
             answers[place] = replace(answer, text=dump_json(content))
     return answers
 

@@ -228,6 +228,11 @@ class Journal:
         except sqlite3.Error as error:
             raise disk_is_full(error) if is_transient(error) else journal_damage(self.path, error) from error
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing has been dropped because a snapshot covers it."""
+        return bool(self._db.execute("SELECT ifnull(min(id), 1) = 1 FROM entries").fetchone()[0])
+
     def note(self, name: str) -> str | None:
         """What was noted under a name."""
         row = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()

@@ -22,7 +22,7 @@ from unseen.errors import ServiceError, StateError
 from unseen.serve.settings import INSIDE
 from unseen.serve.stream.journal import Position
 from unseen.session import Session
-from unseen.storage.files import claimed_checksum, claimed_metadata
+from unseen.storage.files import claimed_metadata, content_mark
 
 # taken by itself, by hand, given by a restore or an edit, of before an edit, and one that could not be read
 Kind = Literal["auto", "kept", "restored", "before", "damaged"]
@@ -91,6 +91,8 @@ class SnapshotFolder:
                 return resume(found), at
             except OSError:  # of the disk or of file handles; says nothing about the snapshot
                 raise
+            except checkpoint.OtherVersionError as error:  # left as it is: the program of before may come back
+                faults.append(f"{saved.path.name} is not read: {error}")
             except Exception as error:  # an altered file may lead anywhere
                 log.error("snapshot %s set aside: %s", saved.path.name, error)
                 why = str(error).replace(f"{self.folder}/", "")  # the stream's owner reads it
@@ -154,7 +156,7 @@ _spaces: WeakValueDictionary[str, LabelSpace] = WeakValueDictionary()
 
 def shared_space(path: Path) -> LabelSpace:
     """The label space in a file; of files with equal checksums one is read, and streams share it."""
-    claimed = claimed_checksum(path)
+    claimed = content_mark(path)
     found = _spaces.get(claimed)
     return found if found is not None else _spaces.setdefault(claimed, LabelSpace.load(path))
 

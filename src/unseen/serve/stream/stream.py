@@ -246,6 +246,8 @@ class Stream:
         if self.journal.lost_tip:
             self.faults.append(f"{journal_.TIP} was removed: blocks that were acknowledged may be missing")
         found = self.snapshots.newest(self.resumed, self.faults)
+        if not found and self.faults and not self.journal.is_whole:
+            raise StateError(self.faults[-1])
         session, self.at = found or (self.config.fresh(self.spaces.first), self.start)
         self._answers = RecentItems(1024, 8192)  # as many samples
         self._begin(session)

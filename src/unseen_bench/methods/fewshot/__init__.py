@@ -14,11 +14,9 @@ from torch import Tensor
 
 from unseen.errors import check_choice
 from unseen.labels import Examples, LabelSpace
+from unseen_bench.methods.fewshot.adapters import FewShotPrototypes, TaskRes, TipAdapter, TipAdapterTuned
 from unseen_bench.methods.fewshot.base import FewShot
 from unseen_bench.methods.fewshot.heads import LinearProbe, NPOSHead, VOSHead
-from unseen_bench.methods.fewshot.prototypes import FewShotPrototypes
-from unseen_bench.methods.fewshot.taskres import TaskRes
-from unseen_bench.methods.fewshot.tip_adapter import TipAdapter, TipAdapterTuned
 from unseen_bench.methods.posthoc.base import ByValue
 
 REGISTRY: dict[str, type[FewShot]] = {

@@ -3,8 +3,7 @@
 The rows of the paper that learn: CoOp, LoCoOp, LSN, NegPrompt and LAPT. Only contexts get gradients.
 """
 
-from unseen_bench.methods.prompts.methods import REGISTRY, LabelledBatch, PromptLearner
-from unseen_bench.methods.prompts.scores import LSNScore
+from unseen_bench.methods.prompts.methods import REGISTRY, LabelledBatch, LSNScore, PromptLearner
 from unseen_bench.methods.prompts.space import LearnOptions, encode_batch, learn
 from unseen_bench.methods.prompts.tower import PromptTower
 from unseen_bench.methods.prompts.training import Epoch, Training

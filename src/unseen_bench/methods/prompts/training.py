@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import SGD
 
-from unseen_bench.methods.prompts.losses import name_loss
-from unseen_bench.methods.prompts.methods import Contexts, LabelledBatch, LearnedRows, PromptLearner
+from unseen_bench.methods.prompts.methods import Contexts, LabelledBatch, LearnedRows, PromptLearner, name_loss
 from unseen_bench.methods.prompts.tower import PromptTokens, PromptTower
 
 WARM_UP = 1e-5  # rate of the first epoch

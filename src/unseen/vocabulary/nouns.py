@@ -16,8 +16,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from unseen.labels.names import canonical_spelling
-
 FILE = Path(__file__).with_name("vocabulary.txt.gz")
 
 # lists of what a photo can show: senses of a name are looked for in the first, then in those people seldom mean, ...
@@ -47,6 +45,15 @@ IRREGULAR = dict(
 RARER = 10  # of use: WordNet's first word is the plain one, but it says cellular telephone
 ALIKE = 0.85  # share of letters in common from which a word may be a slip of the pen for another
 WIDEST = 3000  # kinds that an ancestor may have: an instrument has relatives, an artefact is just a thing
+
+
+def canonical_spelling(word: str) -> str:
+    """One form for all spellings of a word that a text encoder reads alike: case, hyphens, underscores.
+
+    >>> canonical_spelling("Ice-Cream") == canonical_spelling("ice_cream") == "ice cream"
+    True
+    """
+    return word.casefold().replace("_", " ").replace("-", " ").strip()
 
 
 class Synset(NamedTuple):
