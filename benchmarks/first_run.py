@@ -30,7 +30,7 @@ from torch import Tensor
 from unseen import LabelSpace, demo
 from unseen.encoders import load_encoder
 from unseen.encoders.offline import text
-from unseen.encoders.offline.encoder import TOWER
+from unseen.encoders.offline.image_tower import TOWER
 from unseen_bench.mining import wordnet
 from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments

@@ -74,7 +74,8 @@ def test_links_of_the_site_lead_to_pages_of_the_site() -> None:
 def test_commands_and_options_of_a_page_exist(page: Path) -> None:
     for line in re.findall(r"^    unseen (.+)$", page.read_text(), re.M):
         words = re.sub(r"#.*", "", line).split()
-        known = {option for parameter in leaf_of(words).params for option in parameter.opts} | {"--help"}
+        parameters = leaf_of(words).params
+        known = {one for each in parameters for one in (*each.opts, *each.secondary_opts)} | {"--help"}
         unknown = {word for word in words if word.startswith("--")} - known - {"--version"}
         assert not unknown, f"{line}: {unknown}"
 
