@@ -61,11 +61,11 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_688, 10_500),
+    Budget("unseen", "lines", 12_711, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 5_941, 5_700),
-    Budget("tests", "lines", 16_395, 13_500),
-    Budget("benchmarks", "lines", 3_003, 2_200),
+    Budget("tests", "lines", 16_417, 13_500),
+    Budget("benchmarks", "lines", 3_001, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
