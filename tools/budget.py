@@ -61,18 +61,18 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_711, 10_500),
+    Budget("unseen", "lines", 12_731, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 5_941, 5_700),
-    Budget("tests", "lines", 16_417, 13_500),
-    Budget("benchmarks", "lines", 3_001, 2_200),
+    Budget("tests", "lines", 16_468, 13_500),
+    Budget("benchmarks", "lines", 3_155, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 682, 600, due="28"),
     Budget("all", "constants", 200, 250),
     Budget("all", "long files", 0, 0),
     Budget("all", "commands", 22, 22),
-    Budget("all", "options", 147, 130),
+    Budget("all", "options", 148, 130),
     Budget("README.md", "lines", 110, 110),
     Budget("docs", "words", 25_000, 25_000),
     Budget("detect", "functions", 294, 200),
