@@ -31,7 +31,8 @@ from speed import naive_loop
 from unseen import LabelSpace
 from unseen.detectors import Detector, Online, PooledEvidence
 from unseen.encoders.gpu_jpeg import resized
-from unseen.encoders.offline.encoder import SIZES, OfflineEncoder
+from unseen.encoders.offline.encoder import OfflineEncoder
+from unseen.encoders.offline.image_tower import SIZES
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
 from unseen.images import Entry, Image, find_images
