@@ -51,7 +51,9 @@ class OfflineEncoder:
         self.dtype = where.get("dtype") or fast_dtype(self.device)
         check_runtime(runtime, self.device)
         self._check_fetched()
-        self.runtimes = TowerRuntimes(self.name, self.dtype, self._by_torch, self._graph, wanted=runtime)
+        self.runtimes = TowerRuntimes(
+            self.name, self.dtype, self._by_torch, self._graph, lambda: (preprocess.CLIP.crop,) * 2, wanted=runtime
+        )
 
     def _check_fetched(self) -> None:
         TOWER.existing_path()
