@@ -34,6 +34,8 @@ COLUMNS = 80  # from which a verdict is one line; below it is two
 NEAR = "near "
 MARKS = {"unknown": (NEAR, ""), "doubtful": ("", "?")}  # before and behind the nearest name of an image
 FIXED = 18  # of them for verdict and probability, with the spaces between columns
+WIDE = 100  # columns of a terminal from which a line says what an image may be instead
+LIKELY = 28  # of them for it
 KEY = 24  # least column for long keys on a terminal
 NAME = 17  # least column for the names in a pipe
 
@@ -211,6 +213,7 @@ class Widths(NamedTuple):
     name: int = COLUMNS - FIXED - 32
     is_cut: bool = True
     is_narrow: bool = False
+    likely: int = 0  # for the word that an image may be instead
 
 
 EIGHTY = Widths()  # of a line of eighty columns, as the docs show it
@@ -225,19 +228,20 @@ def widths(columns: int, key: int, name: int) -> Widths:
     """The columns for images and names; 0 `columns` is a file or a pipe, where nothing is shortened.
 
     >>> widths(80, key=60, name=3)
-    Widths(key=54, name=8, is_cut=True, is_narrow=False)
+    Widths(key=54, name=8, is_cut=True, is_narrow=False, likely=0)
     >>> widths(40, key=60, name=3)
-    Widths(key=40, name=21, is_cut=True, is_narrow=True)
+    Widths(key=40, name=21, is_cut=True, is_narrow=True, likely=0)
     """
     name += len(NEAR)
     if not columns:
-        return Widths(key, max(name, NAME), is_cut=False)
+        return Widths(key, max(name, NAME), is_cut=False, likely=LIKELY)
     if columns < COLUMNS:
         columns = max(columns, NARROWEST)
         return Widths(columns, columns - FIXED - 1, is_narrow=True)
-    room = columns - FIXED
+    likely = LIKELY if columns >= WIDE else 0
+    room = columns - FIXED - likely
     key = min(key, max(KEY, room - name))
-    return Widths(key, room - key)
+    return Widths(key, room - key, likely=likely)
 
 
 def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:
@@ -248,6 +252,8 @@ def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:
     >>> verdict = {"key": "b.jpg", "verdict": "unknown", "name": None, "nearest": "espresso", "p_known": 0.03}
     >>> verdict_line(verdict, Widths(key=8, name=22))
     'b.jpg    unknown   near espresso             3 %'
+    >>> verdict_line(verdict | {"likely": "cappuccino"}, Widths(key=8, name=14, likely=28))
+    'b.jpg    unknown   near espresso     3 %   or: cappuccino'
     >>> print(verdict_line(verdict | {"verdict": "doubtful", "name": "espresso"}, widths(40, key=5, name=8)))
     b.jpg
       doubtful  espresso?                3 %
@@ -259,8 +265,16 @@ def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:
         name = without_middle(name, columns.name - len(before + after))
     name = _padded(f"{before}{name}{after}", columns.name)
     p_known = "?" if record["p_known"] is None else f"{100 * record['p_known']:.0f}"
-    verdict = f"{record['verdict']:<8}  {name}  {p_known:>3} %{_said(record)}"
+    verdict = f"{record['verdict']:<8}  {name}  {p_known:>3} %{_likely(record, columns)}{_said(record)}"
     return f"{key}\n  {verdict}" if columns.is_narrow else f"{_padded(key, columns.key)} {verdict}"
+
+
+def _likely(record: Record, columns: Widths) -> str:
+    """What an image may be that is not known, behind the verdict."""
+    if not columns.likely or "likely" not in record:
+        return ""
+    words = f"   or: {printable(record['likely'])}"
+    return without_middle(words, columns.likely) if columns.is_cut else words
 
 
 def _said(record: Record) -> str:

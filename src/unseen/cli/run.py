@@ -28,6 +28,7 @@ from unseen.encoders import Encoder
 from unseen.features import FeatureCache, Features, stream_images
 from unseen.images import Entry, Image
 from unseen.images.decode import jpeg_thumbnail
+from unseen.labels.nearest import likely_words
 from unseen.report import stream_page
 from unseen.snapshot import Snapshot
 from unseen.storage.files import check_unchanged, load_tensors, locked, save_tensors
@@ -196,7 +197,7 @@ class Run:
     def show(self, judged: Judged) -> None:
         """Print the verdicts on a step, and what was skipped, in order of arrival."""
         step, verdicts, _, jpegs = judged
-        records = iter(()) if verdicts is None else verdicts.records(step.keys)
+        records = iter(()) if verdicts is None else self._records(step, verdicts)
         if verdicts is not None:
             self.counts.update(verdicts.counts)
             self._alarm(verdicts)
@@ -209,6 +210,14 @@ class Run:
             if self.log:
                 self.log.skipped.append((key, reason))
             self.lines.skipped(key, reason)
+
+    def _records(self, step: Step, verdicts: Verdicts) -> Iterator[dict[str, Any]]:
+        """Yield the verdicts on a step; those that are not known say what the image may be."""
+        strange = (~verdicts.known).nonzero().flatten().tolist()
+        words = [] if step.z is None else likely_words(self.session.detector.labels, step.z[strange])
+        likely = dict(zip(strange, words, strict=False))  # none where there are no negatives
+        for row, record in enumerate(verdicts.records(step.keys)):
+            yield record | {"likely": likely[row]} if row in likely else record
 
     def _alarm(self, verdicts: Verdicts) -> None:
         """Print the alarms that verdicts raise; those by a threshold that warms up do not count."""
