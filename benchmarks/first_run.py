@@ -1,11 +1,12 @@
 """What a user waits for: the command line, the first verdict, the words of the corpus, and how much memory it takes.
 
     python benchmarks/first_run.py start                       # seconds to the first line of some commands
-    python benchmarks/first_run.py verdict                     # first verdict of `detect` on ten photos, empty cache
+    python benchmarks/first_run.py verdict                     # first verdict of `detect` on ten photos, and of an edit
+    python benchmarks/first_run.py imports                     # what commands import, by package (`-X importtime`)
     python benchmarks/first_run.py words                       # words per second against plain transformers float32
     python benchmarks/first_run.py memory                      # peak of `detect` over 1,000 to 100,000 images
 
-`verdict` and `words` need `unseen models fetch offline`. CPU seconds are those of all threads: on a busy
+`verdict`, `imports` and `words` need `unseen models fetch offline`. CPU seconds are those of all threads: on a busy
 machine they tell more than seconds.
 """
 
@@ -17,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -27,13 +30,14 @@ from torch import Tensor
 from unseen import LabelSpace, demo
 from unseen.encoders import load_encoder
 from unseen.encoders.offline import text
-from unseen.encoders.offline.encoder import TOWER
+from unseen.encoders.offline.image_tower import TOWER
 from unseen_bench.mining import wordnet
 from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments
 from unseen_bench.run.timing import alternating_seconds
 
 COMMANDS = (["--version"], ["--help"], ["keys", "list"], ["demo"])
+SHOWN = 8  # packages
 STREAMS = (1_000, 10_000, 100_000)
 REFERENCE = "transformers float32"
 
@@ -58,18 +62,53 @@ def start(arguments: Arguments) -> Iterator[Row]:
 
 
 def verdict(arguments: Arguments) -> Iterator[Row]:
-    """Run `detect` on ten photos with the models fetched and nothing else in the cache."""
+    """Run `detect` on ten photos with the models fetched and nothing else in the cache, then with all that is kept."""
+    with fresh_folder() as folder:
+        environment = {"UNSEEN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": str(arguments.threads)}
+        for case, words in cases(folder).items():
+            seconds, cpu = first_line(words, folder, environment)
+            yield {"case": case, "seconds to the first line": seconds, "CPU seconds": cpu}
+
+
+@contextmanager
+def fresh_folder() -> Iterator[Path]:
+    """A folder with ten photos, and a cache that holds the models alone."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         photos(folder / "photos", 10)
+        (folder / "cache").mkdir()
         for file in (TOWER, *text.wheel_files().values()):
-            (folder / "cache").mkdir(exist_ok=True)
             (folder / "cache" / file.path.parent.name).symlink_to(file.path.parent)
-        words = ["detect", str(folder / "photos"), "--label", "cat", "--label", "dog", "--label", "horse"]
-        environment = {"UNSEEN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": str(arguments.threads)}
-        for case in ("first run", "second run"):
-            seconds, cpu = first_line(words, folder, environment)
-            yield {"case": f"detect, {case}", "seconds to the first verdict": seconds, "CPU seconds": cpu}
+        yield folder
+
+
+def cases(folder: Path) -> dict[str, list[str]]:
+    """What is run one after another."""
+    state = ["--state", str(folder / "state.safetensors")]
+    detect = ["detect", str(folder / "photos"), "--label", "cat", "--label", "dog", "--label", "horse"]
+    return {
+        "detect, first run": detect,
+        "detect, words kept": [*detect, *state],
+        "detect, all kept": [*detect, *state],
+        "rename": ["rename", "cat", "wild cat", *state],
+    }
+
+
+def imports(arguments: Arguments) -> Iterator[Row]:
+    """Sum what `python -X importtime` says of commands, by package."""
+    with fresh_folder() as folder:
+        found = cases(folder)
+        for words in list(found.values())[:2]:
+            first_line(words, folder, {})
+        for case, words in {"--help": ["--help"], **dict(list(found.items())[2:])}.items():
+            run = [sys.executable, "-X", "importtime", "-m", "unseen", *words]
+            told = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=True).stderr
+            spent: Counter[str] = Counter()
+            for line in (line for line in told.splitlines() if line.startswith("import time:") and "[us]" not in line):
+                own, _, module = line.removeprefix("import time:").split("|")
+                spent[module.strip().partition(".")[0]] += int(own)
+            largest = {name: f"{microseconds / 1000:.0f}" for name, microseconds in spent.most_common(SHOWN)}
+            yield {"ms of imports": case, "all": f"{sum(spent.values()) / 1000:.0f}", **largest}
 
 
 def first_line(words: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[float, float]:
@@ -163,6 +202,7 @@ def tiny_clip(folder: Path) -> Path:
 PARTS: dict[str, Callable[[Arguments], Iterator[Row]]] = {
     "start": start,
     "verdict": verdict,
+    "imports": imports,
     "words": words,
     "memory": memory,
 }

@@ -31,11 +31,12 @@ from speed import naive_loop
 from unseen import LabelSpace
 from unseen.detectors import Detector, Online, PooledEvidence
 from unseen.encoders.gpu_jpeg import resized
-from unseen.encoders.offline.encoder import SIZES, OfflineEncoder
+from unseen.encoders.offline.encoder import OfflineEncoder
+from unseen.encoders.offline.image_tower import SIZES
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
 from unseen.images import Entry, Image, find_images
-from unseen.images.prefetch import usable_cores
+from unseen.images.sources import usable_cores
 from unseen.scale import cluster, encode
 from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments

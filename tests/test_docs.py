@@ -46,6 +46,19 @@ def test_a_page_is_read_in_one_go(page: Path) -> None:
     assert len(page.read_text().split()) <= 900 or page.name in LONG
 
 
+def test_what_the_paper_page_says_of_a_file_is_defined_there() -> None:
+    """Each equation and theorem stands beside the function that is it."""
+    page, said, where = (REPO / "docs" / "paper.md").read_text(), 0, Path()
+    for names, file in re.findall(r"((?:`[\w.]+`(?:, | and )?)+) in `?(src/[\w/]+\.py|\w+\.py)`?", page):
+        where = REPO / file if "/" in file else next((REPO / "src").rglob(file))
+        for name in re.findall(r"`(?:\w+\.)?(\w+)`", names):
+            assert re.search(rf"(def|class) {name}\b", where.read_text()), f"{name} in {where}"
+            said += 1
+    assert said >= 12
+    for number in (*range(1, 16), "46 to 48"):
+        assert re.search(rf"Eq\. [\d, to]*\b{number}\b|^\| {number} |Eq\. {number}", page, re.MULTILINE), number
+
+
 def test_links_of_the_site_lead_to_pages_of_the_site() -> None:
     site = REPO / "docs"
     links = [
@@ -61,7 +74,8 @@ def test_links_of_the_site_lead_to_pages_of_the_site() -> None:
 def test_commands_and_options_of_a_page_exist(page: Path) -> None:
     for line in re.findall(r"^    unseen (.+)$", page.read_text(), re.M):
         words = re.sub(r"#.*", "", line).split()
-        known = {option for parameter in leaf_of(words).params for option in parameter.opts} | {"--help"}
+        parameters = leaf_of(words).params
+        known = {one for each in parameters for one in (*each.opts, *each.secondary_opts)} | {"--help"}
         unknown = {word for word in words if word.startswith("--")} - known - {"--version"}
         assert not unknown, f"{line}: {unknown}"
 

@@ -4,16 +4,20 @@ python tools/docs_pictures.py            # needs chromium; writes docs/images an
 python tools/docs_pictures.py --lines    # the lines alone
 """
 
+import io
+import random
 import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from unseen import Session, demo
 from unseen.cli.output import verdict_line
+from unseen.images import Image as StoredImage
+from unseen.report import stream_page
 
 REPO = Path(__file__).parents[1]
 IMAGES = REPO / "docs" / "images"
@@ -62,6 +66,34 @@ def draw() -> None:
         save(screenshot(report, Path(folder) / "demo.png", 1030), "report.png")
         report.write_text(section(report.read_text(encoding="utf-8"), "<h2>Unknown"), encoding="utf-8")
         save(screenshot(report, Path(folder) / "unknown.png", 480), "gallery.png")
+        draw_regions(report)
+
+
+def draw_regions(page: Path) -> None:
+    """Save how boxes are drawn, by way of a page."""
+    page.write_text(section(regions_page(), "<h2>Photos"), encoding="utf-8")
+    save(screenshot(page, page.with_name("regions.png"), 680), "regions.png")
+
+
+def regions_page() -> str:
+    """A report on scenes of the demo's images, judged from their stored vectors: four or five on a blurred one."""
+    draw, pack = random.Random(0), demo.load().shuffled(0)
+    session, log = Session(pack.space), stream_page.StreamLog()
+    verdicts = session.observe(pack.z)
+    log.add(pack.keys, verdicts, pack.thumbnails)
+    photos = []
+    for first in range(600, 640, 5):
+        pictures = [Image.open(io.BytesIO(jpeg)).convert("RGB") for jpeg in pack.thumbnails[first : first + 5]]
+        scene = pictures[0].resize((384, 288)).filter(ImageFilter.GaussianBlur(24))
+        cells = draw.sample([(x, y) for x in (16, 144, 272) for y in (24, 168)], 4 + first % 2)
+        regions = []
+        for i, (x, y) in enumerate(cells):
+            scene.paste(pictures[i].resize((96, 96)), (x, y))
+            one, box = verdicts[first + i], (x, y, x + 96, y + 96)
+            regions.append(stream_page.MarkedRegion(box, one.verdict, one.nearest, pack.keys[first + i]))
+        photos.append(stream_page.MarkedPhoto.of_image(StoredImage(f"scenes/{len(photos)}.png", scene), regions))
+    log.photos = photos
+    return stream_page.page(log, session, title="regions")
 
 
 def section(page: str, title: str) -> str:

@@ -16,6 +16,7 @@ from helpers.tiny_models import ColourEncoder, pictures
 from unseen.errors import DataError, FeatureError, SettingError
 from unseen.features import FeatureCache
 from unseen.scan import naive
+from unseen_bench import suites
 from unseen_bench import theory as gap
 from unseen_bench.cli.commands import gap as command
 
@@ -205,6 +206,25 @@ def test_the_command_refuses_what_it_cannot_do(files):
     save_file(others, files / "others.safetensors", metadata={"classes": '["x", "y"]'})
     result = run(files / "others.safetensors", "--space", files / "space.safetensors", "--truth")
     assert isinstance(result.exception, DataError)
+
+
+def test_the_search_says_whether_it_converged():
+    z, targets = problem()
+    for steps, wanted in ((0, False), (gap.NUMBERS.most_iterations, True)):
+        found = gap.optimal_prototypes(z, targets, kappa=KAPPA, steps=steps)
+        assert found.converged == wanted == (found.largest_residual <= gap.NUMBERS.tolerance)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.parametrize("negatives", [False, True])
+def test_the_search_converges_on_5000_real_images_of_a_mixed_stream(features, negatives):
+    """A minute or two with 200 names, several with 742 negatives; with true labels and 1,000 names it is quicker."""
+    suite = suites.load("imagenet200", features)
+    drawn = torch.randperm(len(suite.pool.z), generator=torch.Generator().manual_seed(1))[:5000]
+    found = gap.measure(suite.labels, suite.pool.z[drawn], negatives=negatives).best
+    assert found.converged
+    assert found.largest_residual <= 1e-2
 
 
 def test_negatives_are_measured_like_names_and_have_no_truth(files):

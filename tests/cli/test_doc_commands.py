@@ -35,6 +35,7 @@ ELSEWHERE = {
     r"--ray": "tests/scale/test_verbs.py",
     r"--device cuda|ViT-B/16": "by hand: needs a GPU or a model hub",
     r"^unseen watch": "tests/cli/test_watch.py",
+    r"^claude|^unseen score postgresql": "tests/cli/test_agent.py, tests/features/test_postgres.py",
     r"^unseen (group|promote|rename|retire|dismiss|undo|review)": "tests/cli/test_discover.py",
     r"^unseen (serve|keys)": "tests/serve/http/test_security.py",
     r"^unseen (backup|restore)": "tests/serve/test_backup.py",

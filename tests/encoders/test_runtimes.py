@@ -48,7 +48,7 @@ def test_a_tower_that_is_not_exported_runs_in_torch_unless_another_runtime_was_f
     monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path))
     encoder: Any = load_encoder(model, device="cpu")
     assert encoder.runtimes.chosen == "torch"
-    rates = encoder.runtimes.measure(32)
+    rates = encoder.runtimes.measure()
     assert set(rates) == set(installed_runtimes())
     assert measured_rates(encoder.name, torch.float32) == rates
     again: Any = load_encoder(model, device="cpu")
@@ -85,7 +85,15 @@ def never():
 )
 def test_without_a_measurement_the_one_that_is_fastest_as_a_rule_is_chosen(monkeypatch, installed, dtype, chosen):
     monkeypatch.setattr(runtimes, "installed_runtimes", lambda: list(installed))
-    assert TowerRuntimes("a", dtype, torch.nn.Identity(), never).chosen == chosen
+    assert TowerRuntimes("a", dtype, torch.nn.Identity(), never, never).chosen == chosen
+
+
+def test_a_tower_that_nothing_here_can_export_runs_in_torch_and_is_measured_there(model, monkeypatch, tmp_path):
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path))
+    monkeypatch.setattr(runtimes, "find_spec", lambda name: None if name == "onnxscript" else True)
+    encoder: Any = load_encoder(model, device="cpu")
+    assert list(encoder.runtimes.measure(rounds=1)) == ["torch"]
+    assert encoder.runtimes.chosen == "torch"
 
 
 def test_runtimes_that_cannot_be_are_refused(model, monkeypatch):

@@ -28,7 +28,7 @@ from unseen.features.encoding import (
     make_launcher,
 )
 from unseen.images import Entry, Skipped, find_images, read_images
-from unseen.images.prefetch import prefetch
+from unseen.images.sources import prefetch
 
 CPU = torch.device("cpu")
 

@@ -70,5 +70,5 @@ def test_a_single_table_is_a_set_of_features_with_columns(tmp_path):
     assert found.column("camera") == tuple("aabbab")
     assert found.keys[0] == "z/0"
     parquet.write_table(pyarrow.table({"camera": [1]}), tmp_path / "y.parquet")
-    with pytest.raises(DataError, match="expected a column 'z' or 'features'"):
+    with pytest.raises(DataError, match="expected a column out of z, features"):
         load_features(tmp_path / "y.parquet")

@@ -124,3 +124,12 @@ def test_nearest_names_nearest_negatives_and_near_duplicates_are_found() -> None
     assert nearest_negatives(space.with_negatives(0)) == {"cat": [], "dog": []}
     assert similar_names(space) == []
     assert [pair[:2] for pair in similar_names(space, above=0.7)] == [("cat", "dog")]
+
+
+def test_who_watches_a_terminal_sees_how_far_the_words_are(tmp_path, monkeypatch, capsys):
+    quiet = LabelSpace.build(["cat", "dog"], HashEncoder(), relatives=5, everyday=9, cache=tmp_path / "quiet")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown = LabelSpace.build(["cat", "dog"], HashEncoder(), relatives=5, everyday=9, cache=tmp_path / "shown")
+    assert "words" in capsys.readouterr().err
+    assert shown.fingerprint == quiet.fingerprint

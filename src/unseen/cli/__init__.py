@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 import unseen
-from unseen.cli import detect, discover, edit, encode, mine, models, output, score, serve, watch
+from unseen.cli import agent, detect, discover, edit, encode, mine, models, output, score, serve, watch
 from unseen.errors import DataError, UnseenError
 
 LABORATORY = "unseen_bench.cli"  # what knows the truth of a stream; its commands join where it is installed
@@ -24,7 +24,7 @@ PANELS: Mapping[str, tuple[Callable[..., None], ...]] = {
     "Judge photos": (detect.detect, watch.watch, score.calibrate, models.models),
     "From unknown to known": (discover.explain, discover.group, edit.edit, discover.review),
     "Names and features": (mine.mine, encode.encode, score.score),
-    "Serve": (serve.serve, serve.keys, serve.backup, serve.restore),
+    "Serve": (serve.serve, agent.mcp, serve.keys, serve.backup, serve.restore),
 }  # as they are listed; a command is called like its function
 
 

@@ -18,7 +18,7 @@ from unseen import LabelSpace, Session
 from unseen.cli import output, spaces
 from unseen.cli.known import SHOWN, is_features, warn_odd
 from unseen.encoders import Encoder
-from unseen.errors import DataError, EncoderError
+from unseen.errors import DataError
 from unseen.features import load_features, stream_images
 from unseen.images import Entry, find_images
 from unseen.labels.examples import comparable_name
@@ -137,18 +137,7 @@ class KnownSource:
     def _read_features(self, space: LabelSpace) -> KnownImages:
         """Features of known images; refuse those of another encoder."""
         features = load_features(self.source)
-        made_by, own = features.encoder, space.manifest.get("encoder_fingerprint")
-        remedy = f"encode the images with --encoder {space.encoder}"
-        if own and made_by not in ("", features.metadata.get("encoder"), own):
-            raise EncoderError(
-                f"expected features of the encoder of this label space, {space.encoder} ({own[:8]}), got those of "
-                f"another ({made_by[:8]}) in {self.source}; {remedy}"
-            )
-        if features.z.shape[1] != space.dim:
-            raise EncoderError(
-                f"expected features of width {space.dim} as of this label space, got {features.z.shape[1]} in "
-                f"{self.source}; {remedy}"
-            )
+        space.check_vectors(features.z.shape[1], features.made_by, "features")
         return KnownImages(features.z, features.keys, self.options)
 
     def _encoded(self, entries: Sequence[Entry], model: Encoder) -> KnownImages:

@@ -40,7 +40,6 @@ def detect(
     alarm: options.Alarm = None,
     learn: options.Learn = True,
     device: options.Device = None,
-    stride: options.Stride = 1,
     sort_into: Annotated[
         Path | None, typer.Option(help="Folder that gets a folder per name, doubtful and unknown.", **options.MORE)
     ] = None,
@@ -91,17 +90,17 @@ def detect(
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
     alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
     log = StreamLog.beside(report) if report else None
-    entries: Iterable[Any] = find_images(photos, stride=stride) if regions is None else regions.entries
+    entries: Iterable[Any] = find_images(photos) if regions is None else regions.entries
     if regions and regions.grid:
         entries, learn = regions.entries.photos, False  # parts that show half of a thing would teach wrongly
+    judged: list[output.Record] = []
     has_end = isinstance(entries, Sized)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
     cache = session.vector_cache(state if learn and has_end else None, ready.model)
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
-        sorter = sort.Sorter(lines, only or ())
-        lines = lines._replace(verdict=sorter.verdict) if sort_into else lines
+        lines = output.both(lines, judged.append) if sort_into else lines
         stream = run.Run(ready.session, lines, state, mark, learn, ready.known_images, alarms, log)
         stream.live, stream.skipped = live or not has_end, ready.skipped
         stream.not_images = getattr(entries, "others", 0)
@@ -111,7 +110,7 @@ def detect(
         steps = regions and regions.grid and regions.steps(ready.model, ready.session)
         stream.go(steps or run.photo_steps(entries, ready.model, cache), unit="images", total=total)
     if sort_into:
-        sorter.finish(sort_into, sort_as)
+        sort.sort(judged, sort_into, sort_as, only or ())
     if regions:
         regions.finish(state if learn else None, log)
     raise stream.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)

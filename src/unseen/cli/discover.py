@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unseen.images.regions import Region
 
 SHOWN = 20  # groups that are printed
-FORMATS = ("csv", "coco", "folder", "fiftyone")
+FORMATS = ("csv", "coco", "folder", "fiftyone", "label-studio", "cvat")
 
 
 def explain(
@@ -218,13 +218,18 @@ def _export(rows: Sequence[ReviewedImage], path: Path, form: str, boxes: Mapping
 
     if form == "folder":
         return _copy_by_label(rows, path, boxes)
+    if boxes and form in ("label-studio", "cvat"):
+        raise DataError(f"expected whole photos for {form}, got parts of photos; write coco, which it imports")
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         if form == "csv":
             table = csv.writer(file)
             table.writerow((*review.ReviewedImage._fields, "label", *(("photo", "box") if boxes else ())))
             table.writerows(map(as_text_cell, (*row, row.label, *_place(boxes.get(row.key)))) for row in rows)
+        elif form == "cvat":
+            file.write(review.cvat(rows))
         else:
-            made = review.coco(rows, boxes) if form == "coco" else review.fiftyone(rows)
+            makers = {"fiftyone": review.fiftyone, "label-studio": review.label_studio}
+            made = review.coco(rows, boxes) if form == "coco" else makers[form](rows)
             json.dump(made, file, ensure_ascii=False)
     return len(rows)
 

@@ -31,7 +31,6 @@ def encode(
     as_json: options.AsJson = False,
     device: options.Device = None,
     batch: Annotated[int, typer.Option(min=1, help="Images per step.", **options.MORE)] = 64,
-    stride: options.Stride = 1,
     decode: Annotated[
         str,
         typer.Option(
@@ -69,7 +68,7 @@ def encode(
     from unseen.features.encoding import check_decoder
     from unseen.images import find_images
 
-    entries = find_images(sources, stride=stride)
+    entries = find_images(sources)
     model = encoders.load_encoder(encoder, device=device)
     check_decoder(model, decode)
     cache = FeatureCache(folder, model)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from unseen import LabelSpace, Session
-from unseen.cli import output, spaces
+from unseen.cli import output
 from unseen.encoders import Encoder
 from unseen.errors import DataError, SettingError
 from unseen.features import Features, load_features, stream_images
@@ -140,21 +140,6 @@ def warn_odd(keys: Sequence[str]) -> None:
     if keys:
         shown = ", ".join(keys[:SHOWN]) + more
         output.warn(f"{shown} {looks} unlike {its} class: left out of the threshold; calibrate --keep-odd keeps {it}")
-
-
-def names_of(
-    path: Path | None, given: list[str] | None, examples: ExampleImages | None, saved: LabelSpace | None
-) -> list[str]:
-    """The names that are given, else those of the folders of examples, else none where a space is saved."""
-    if path or given:
-        names = spaces.names_from_options(path, given)
-    elif saved:
-        names = []
-    else:
-        names = list(examples.folders) if examples else spaces.names_from_options(None, None)
-    if examples:
-        examples.check_names(names or saved.names if saved else names)
-    return names
 
 
 def without_odd(session: Session) -> LabelSpace | None:

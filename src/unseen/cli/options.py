@@ -37,9 +37,11 @@ Never = Annotated[
 
 # images and features
 Photos = Annotated[list[str], typer.Argument(help="Folders, globs, files, image lists, .tar shards, videos.")]
-Stride = Annotated[int, typer.Option(min=1, help="Take every n-th frame of a video.", **MORE)]
 Features = Annotated[
-    str, typer.Argument(help="A folder from `unseen encode`, a .safetensors file with `features` [n, d], or .parquet.")
+    str,
+    typer.Argument(
+        help="A folder from `unseen encode`; .safetensors, .parquet, .lance, .npy, .npz; postgresql://... with --table."
+    ),
 ]
 
 # what judges

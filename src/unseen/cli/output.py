@@ -140,6 +140,11 @@ class Lines(NamedTuple):
     skipped: Callable[[str, str], None]
 
 
+def both(lines: Lines, note: Callable[[Record], object]) -> Lines:
+    """Lines whose verdicts are noted as well."""
+    return lines._replace(verdict=lambda record: (lines.verdict(record), note(record)))
+
+
 class Format(NamedTuple):
     """The form of a table of verdicts, as the options ask for it, and its file."""
 

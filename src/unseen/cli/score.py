@@ -45,16 +45,22 @@ def score(
         typer.Option(help="With --by and -o: column with the time of each sample; else today.", **options.MORE),
     ] = None,
     ray: options.Ray = None,
+    table: Annotated[
+        str | None,
+        typer.Option(help="Table of PostgreSQL with pgvector; verdicts go to TABLE_verdicts.", **options.MORE),
+    ] = None,
 ) -> None:
     """Stream features through a detector; print a verdict for each.
 
     Example: `unseen score features/ --space space.safetensors --detector online --state state.safetensors`
 
+    `unseen score postgresql://localhost/shop --table photos --space space.safetensors` judges vectors of pgvector.
+
     `unseen score table.parquet --space space.safetensors --by camera --ray auto` scores each camera's samples as a
     stream of their own, many at once.
     """
     if by is not None:
-        _refuse_with_by(calibrate=calibrate, alarm=alarm)
+        _refuse_with_by(calibrate=calibrate, alarm=alarm, table=table)
         from unseen.cli import session, streams
 
         given = streams.StreamOptions(features, space, by, state, file, time, ray, learn, live)
@@ -69,6 +75,7 @@ def score(
     from unseen.alarm import StreamAlarms, UnknownRateAlarm
     from unseen.cli import calibration, run, session
     from unseen.features import load_features
+    from unseen.features.postgres import VectorTable
     from unseen.storage.files import content_mark
 
     chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
@@ -78,14 +85,18 @@ def score(
     images = source.read(labels) if source else None
     if not learn and state is None:
         output.say("nothing learned yet: --no-learn without --state scores with the frozen text")
-    samples = load_features(features)
+    vectors, judged = VectorTable.find(features, table) if table else None, list[output.Record]()
+    samples = vectors.read() if vectors else load_features(features)
     alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
     with form.lines(**columns) as lines:
+        lines = output.both(lines, judged.append) if vectors else lines
         stream = run.Run(judge, lines, state, mark, learn, images, alarms, live=live)
         if images:
             session.calibrate(judge, images)
         stream.go(run.feature_steps(samples, size=BATCH), unit="samples", total=len(samples))
+    if vectors:
+        vectors.write(judged)
     raise stream.finish(None, title=f"unseen score: {features}", as_json=as_json)
 
 

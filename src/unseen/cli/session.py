@@ -14,7 +14,7 @@ from unseen import LabelSpace, Session, detectors, encoders
 from unseen.checkpoint import features_folder
 from unseen.cli import output, spaces
 from unseen.cli.calibration import CalibrationOptions, KnownImages, KnownSource, calibration_lines
-from unseen.cli.known import ExampleImages, names_of, without_odd
+from unseen.cli.known import ExampleImages, without_odd
 from unseen.encoders import Encoder
 from unseen.errors import EncoderError, SettingError
 from unseen.features import FeatureCache
@@ -66,7 +66,7 @@ class SessionOptions:
     def session(self, labels: LabelSpace, state: Path | None) -> Session:
         """A new session, or the one that `state` was saved by; refuse options that it was not learned with."""
         if state is None or not state.exists():
-            return self.spec(labels).build()
+            return Session(detectors.make(self.detector or detectors.DEFAULT, labels), self.rule)
         saved = Session.load(state, labels)
         detector = self.detector and detectors.find(self.detector).name
         rule = self.rule and self.rule.for_detector(in_nats=saved.detector.in_nats)
@@ -143,6 +143,21 @@ def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> S
     if images:
         calibrate(session, images)
     return Start(session, model, images, sum(len(one.skipped) for one in (taught, images) if one))
+
+
+def names_of(
+    path: Path | None, given: list[str] | None, examples: ExampleImages | None, saved: LabelSpace | None
+) -> list[str]:
+    """The names that are given, else those of the folders of examples, else none where a space is saved."""
+    if path or given:
+        names = spaces.names_from_options(path, given)
+    elif saved:
+        names = []
+    else:
+        names = list(examples.folders) if examples else spaces.names_from_options(None, None)
+    if examples:
+        examples.check_names(names or saved.names if saved else names)
+    return names
 
 
 def calibrate(session: Session, images: KnownImages) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,24 +97,13 @@ def _is_copy(target: Path, source: Path) -> bool:
     return (mine.st_size, int(mine.st_mtime)) == (theirs.st_size, int(theirs.st_mtime))
 
 
-class Sorter:
-    """Verdicts on their way to the terminal, and what they say of where photos go."""
-
-    def __init__(self, lines: output.Lines, only: Iterable[str]) -> None:
-        self.lines, self.only = lines, set(only) or set(output.VERDICTS)
-        self.labelled: list[tuple[str, str]] = []
-
-    def verdict(self, record: output.Record) -> None:
-        """Print a verdict, and note where its photo goes."""
-        self.lines.verdict(record)
-        if record["verdict"] in self.only:
-            word = record["verdict"]
-            self.labelled.append((record["key"], record["name"] if word == "known" else word))
-
-    def finish(self, folder: Path, way: str) -> None:
-        """Make what was asked for, and say what, and how to go on or back."""
-        counts = put(self.labelled, folder, way)
-        parts = [f"{name} {count:,}" for name, count in sorted(counts.items())]
-        last = "do it: --sort-as link, or copy" if way == "plan" else f"undo: unseen undo --state {folder / UNDO}"
-        said = "would sort" if way == "plan" else "sorted"
-        output.say(" · ".join([f"{said} {counts.total():,} photos into {folder}: {', '.join(parts)}", last]))
+def sort(records: Iterable[output.Record], folder: Path, way: str, only: Sequence[str]) -> None:
+    """Put the photos of verdicts where they go, and say what was made, and how to go on or back."""
+    words = (
+        (one["key"], one["name"], one["verdict"]) for one in records if one["verdict"] in (only or output.VERDICTS)
+    )
+    counts = put(((key, name if word == "known" else word) for key, name, word in words), folder, way)
+    parts = [f"{name} {count:,}" for name, count in sorted(counts.items())]
+    last = "do it: --sort-as link, or copy" if way == "plan" else f"undo: unseen undo --state {folder / UNDO}"
+    said = "would sort" if way == "plan" else "sorted"
+    output.say(" · ".join([f"{said} {counts.total():,} photos into {folder}: {', '.join(parts)}", last]))

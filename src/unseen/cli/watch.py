@@ -97,13 +97,13 @@ class Watcher:
         if record["verdict"] == "unknown":
             saved = self._saved() if self.folder else None
             if self.command:
-                self._run(json.dumps({**record, "picture": saved and str(saved)}))
+                self._run(json.dumps({**record, "picture": saved and str(saved)}) + "\n")
 
     def _saved(self) -> Path:
         assert self.folder is not None
         assert self.row is not None
         name = Path(self.row.path).name if self.only_changes else self.row.path  # a folder may have others in it
-        path = self.folder / (re.sub(r"[^\w.-]+", "-", name).lstrip("-") + ".jpg")
+        path = self.folder / (re.sub(r"[^\w.-]+", "-", name.removesuffix(".jpg")).lstrip("-") + ".jpg")
         self.row.pixels.save(path, quality=95)  # type: ignore[union-attr]
         return path
 

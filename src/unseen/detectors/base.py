@@ -173,7 +173,7 @@ class Detector(ABC, Generic[S]):
         self._checked(z)
 
     def _checked(self, z: Tensor) -> Tensor:
-        if z.ndim != 2 + bool(self.parts) or z.shape[-1] != self.labels.dim:
+        if z.ndim != 2 + bool(self.parts) or z.shape[-1] != self.labels.id_anchors.shape[1]:
             shape = f"[n, 1 + {self.parts}, {self.labels.dim}]" if self.parts else f"[n, {self.labels.dim}]"
             raise FeatureError(
                 f"expected features of shape {shape} for this label space, got {list(z.shape)}; "

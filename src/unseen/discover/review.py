@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
+from xml.etree import ElementTree
 
 from unseen.discover.edit import Edited, record_edit
 from unseen.errors import DataError
@@ -89,3 +91,28 @@ def fiftyone(rows: Sequence[ReviewedImage]) -> dict[str, Any]:
     """Labels as `labels.json` of a FiftyOneImageClassificationDataset, by path of the image."""
     classes = sorted({row.label for row in rows})
     return {"classes": classes, "labels": {row.key: classes.index(row.label) for row in rows}}
+
+
+def label_studio(rows: Sequence[ReviewedImage]) -> list[dict[str, Any]]:
+    """Labels as tasks of Label Studio, for a project with Choices `label` of an Image `image` from local files.
+
+    What a person said is an annotation, a verdict is a prediction that waits for one.
+    """
+    found = []
+    for row in rows:
+        choice = {"from_name": "label", "to_name": "image", "type": "choices", "value": {"choices": [row.label]}}
+        kind = {"predictions": [{"model_version": "unseen", "result": [choice]}]}
+        said = {"annotations": [{"result": [choice]}]}
+        image = f"/data/local-files/?d={quote(row.key)}"
+        found.append({"data": {"image": image, "margin": row.margin}, **(said if row.user else kind)})
+    return found
+
+
+def cvat(rows: Sequence[ReviewedImage]) -> str:
+    """Labels as tags in CVAT's own XML for images, version 1.1; `source` says whether a person gave them."""
+    root = ElementTree.Element("annotations")
+    ElementTree.SubElement(root, "version").text = "1.1"
+    for place, row in enumerate(rows):
+        image = ElementTree.SubElement(root, "image", id=str(place), name=row.key)
+        ElementTree.SubElement(image, "tag", label=row.label, source="manual" if row.user else "auto")
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True)

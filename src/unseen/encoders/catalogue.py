@@ -13,7 +13,7 @@ import torch
 
 from unseen.encoders.base import SplitEncoder
 from unseen.encoders.offline import encoder as offline
-from unseen.encoders.runtimes import measured_rates
+from unseen.encoders.runtimes import check_runtime, measured_rates
 from unseen.encoders.torch_encoder import fast_dtype
 from unseen.errors import EncoderError, MissingExtra, SettingError
 from unseen.progress import Progress, no_progress
@@ -118,24 +118,27 @@ class Model:
 
     name: str
     source: str
-    dim: int
-    megabytes: int
+    dim: int | None
+    megabytes: int | None
     note: str
 
     @property
     def is_ready(self) -> bool:
         """Whether it can be loaded without a network."""
-        return offline.is_fetched() if self.name == "offline" else _in_hub_cache(self.source)
+        if self.name == "offline":
+            return offline.is_fetched()
+        return Path(self.source).exists() or bool(self.rates) or _in_hub_cache(self.source)
 
     @property
     def lacks(self) -> list[str]:
         """The packages without which it cannot run here, although it may be downloaded."""
         return [package for package in PACKAGES[self.name == "offline"] if importlib.util.find_spec(package) is None]
 
-    def fetch(self, progress: Progress = no_progress) -> None:
-        """Download it, unless it is here; refuse where it could not run."""
+    def fetch(self, progress: Progress = no_progress, *, runtime: str | None = None) -> None:
+        """Download it, unless it is here; refuse where it could not run, or not in this runtime."""
         if lacks := self.lacks:
             raise MissingExtra(lacks[0], "encode")
+        check_runtime(runtime, torch.device("cpu"))
         if self.name == "offline":
             offline.fetch(progress)
         else:
@@ -148,10 +151,10 @@ class Model:
             return measured_rates(OFFLINE[1], fast_dtype(torch.device("cpu")))
         return measured_rates(self.source, torch.float32)
 
-    def measure(self) -> None:
-        """Measure the runtimes that are installed, by which later runs choose."""
-        encoder: Any = load_encoder(self.name, device="cpu")
-        encoder.runtimes.measure(encoder.byte_steps.crop)
+    def measure(self, runtime: str | None = None) -> None:
+        """Measure the runtimes that are installed, by which later runs choose; one alone, and they take that one."""
+        encoder: Any = load_encoder(self.name, device="cpu", runtime=runtime)
+        encoder.runtimes.measure()
 
 
 MODELS: Mapping[str, Model] = {
@@ -170,13 +173,16 @@ def find_model(name: str) -> Model:
     """The model called `name`."""
     if name not in MODELS:
         _refuse_misspelt(name)
-    if name not in MODELS:
-        raise SettingError(f"expected one of {', '.join(MODELS)}, got {name!r}; any hub id works with --encoder too")
-    return MODELS[name]
+    if name in MODELS:
+        return MODELS[name]
+    backend, source = resolve_name(name)
+    if backend == "onnx" or not (backend == "open_clip" or "/" in name or Path(name).is_dir()):
+        raise SettingError(f"expected one of {', '.join(MODELS)}, a hub id, a folder or open_clip:..., got {name!r}")
+    return Model(name, name if backend == "open_clip" else source, None, None, "a model of your own or of a hub")
 
 
 def _in_hub_cache(repository: str) -> bool:
-    if importlib.util.find_spec("huggingface_hub") is None:
+    if importlib.util.find_spec("huggingface_hub") is None or ":" in repository:
         return False
     from huggingface_hub import try_to_load_from_cache
 

@@ -59,15 +59,22 @@ class TowerRuntimes:
     dtype: torch.dtype  # of the large products; ONNX Runtime takes them in float32
     by_torch: Tower
     graph: Callable[[], Graph]  # makes it, where there is none yet
+    size: Callable[[], tuple[int, int]]  # height and width of the pictures that it takes
     has_graph: Callable[[], bool] = lambda: True  # whether that takes no time
     wanted: str | None = None
+
+    @property
+    def usable(self) -> list[str]:
+        """The runtimes that are installed and can have the tower: where there is no graph yet, something writes it."""
+        can_have = self.has_graph() or find_spec("onnxscript")
+        return [name for name in installed_runtimes() if name == "torch" or can_have]
 
     @cached_property
     def chosen(self) -> str:
         """The runtime that was asked for, else the fastest measured, else the one that is fastest as a rule."""
         if self.wanted:
             return self.wanted
-        usable = installed_runtimes()
+        usable = self.usable
         if rates := {one: rate for one, rate in measured_rates(self.name, self.dtype).items() if one in usable}:
             return max(rates, key=lambda one: rates[one])
         if self.dtype != torch.float32 and "onnxruntime" in usable:
@@ -85,13 +92,13 @@ class TowerRuntimes:
             return self.by_torch
         return openvino_tower(self.graph(), self.dtype) if runtime == "openvino" else onnx_tower(self.graph())
 
-    def measure(self, side: int, *, rounds: int = 3) -> dict[str, float]:
-        """Images per second of each runtime that is installed, which later runs choose by.
+    def measure(self, *, rounds: int = 3) -> dict[str, float]:
+        """Images per second of each runtime, which later runs choose by; of the wanted one alone if one was.
 
         The best round counts, because other work on the machine only slows.
         """
-        pixels = torch.rand(BATCH, 3, side, side)
-        towers = {name: self.make(name) for name in installed_runtimes()}
+        pixels = torch.rand(BATCH, 3, *self.size())
+        towers = {name: self.make(name) for name in ([self.wanted] if self.wanted else self.usable)}
         seconds = {name: [_seconds(tower, pixels) for _ in range(rounds + 1)][1:] for name, tower in towers.items()}
         rates = {name: round(BATCH / min(times), 2) for name, times in seconds.items()}
         with replacing(_record(self.name, self.dtype)) as temporary:

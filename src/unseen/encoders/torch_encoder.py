@@ -46,7 +46,7 @@ class TorchEncoder(ABC):
         self.model.to(self.device, self.dtype)
         graph = cache_dir("towers") / f"{self.fingerprint[:32]}.onnx"
         self.runtimes = TowerRuntimes(
-            name, self.dtype, self._by_torch, lambda: self._exported(graph), graph.is_file, runtime
+            name, self.dtype, self._by_torch, lambda: self._exported(graph), self._size, graph.is_file, runtime
         )
 
     def _by_torch(self, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n d"]:
@@ -55,11 +55,15 @@ class TorchEncoder(ABC):
     def _exported(self, path: Path) -> Path:
         """The graph of the image tower, exported once for all runs."""
         if not path.is_file():
-            blank = Image("", import_extra("PIL.Image", "encode").new("RGB", (64, 64)))
-            height, width = self.prepare([blank]).shape[-2:]
             with replacing(path) as temporary:
-                export_tower(self, temporary, (height, width))
+                export_tower(self, temporary, self._size())
         return path
+
+    def _size(self) -> tuple[int, int]:
+        """Height and width of what `prepare` makes."""
+        blank = Image("", import_extra("PIL.Image", "encode").new("RGB", (64, 64)))
+        height, width = self.prepare([blank]).shape[-2:]
+        return height, width
 
     @cached_property
     def dim(self) -> int:

@@ -24,7 +24,7 @@ from unseen.encoders.gpu_jpeg import GpuDecoder, PlainJpeg
 from unseen.errors import EncoderError, ImageError, check_choice
 from unseen.images import Entry, Image, Skipped
 from unseen.images.decode import decode, reduced
-from unseen.images.prefetch import in_lists, prefetch, usable_cores
+from unseen.images.sources import in_lists, prefetch, usable_cores
 
 DECODERS = ("pillow", "gpu")
 

@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Self
+from zipfile import BadZipFile
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
@@ -19,6 +21,7 @@ from unseen.storage.remote import Location, local_copy, location
 
 FOLDER = "folder"
 TENSORS = ("features", "z")  # what a single file may call its vectors
+KEYS = ("key", "id", "path")  # what a table may call the keys of its rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +39,11 @@ class Features:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def made_by(self) -> str:
+        """The fingerprint of the encoder; "" where it is not known, or only by a name."""
+        return "" if self.encoder == self.metadata.get("encoder") else self.encoder
 
     @property
     def true_labels(self) -> Int[Tensor, " n"]:
@@ -78,17 +86,17 @@ class Features:
 
 
 def load_features(path: str | Path, *, unit: bool = True) -> Features:
-    """The features of a folder written by `unseen encode`, or of one safetensors or Parquet file.
+    """The features of a folder written by `unseen encode`, or of one safetensors, Parquet, Lance, npy or npz file.
 
     Vectors stored in float16 are unit to three digits only; `unit` makes them unit in float32.
     """
     place = location(path)
-    if place.is_dir():
+    if place.is_dir() and place.suffix != ".lance":
         return _load_folder(place)
-    if not place.is_file():
+    if not place.exists():
         raise DataError(f"expected features, got nothing at {path}; make them with: unseen encode IMAGES -o {path}")
     with local_copy(place) as local:
-        found = _load_table(local) if place.suffix == ".parquet" else _load_file(local)
+        found = READERS.get(place.suffix, _load_file)(local)
     return replace(found, z=normalize(found.z, dim=-1)) if unit else found
 
 
@@ -115,11 +123,30 @@ def _index(row: Row) -> int:
 
 def _load_table(path: Path) -> Features:
     z, columns, metadata = read_parquet(path)
-    keys = tuple(map(str, columns.get("key", (f"{path.stem}/{i}" for i in range(len(z))))))
+    named = next((columns[name] for name in KEYS if name in columns), None)
+    keys = tuple(map(str, named or (f"{path.stem}/{i}" for i in range(len(z)))))
     words = [None if word is None else str(word) for word in columns.get("label", [None] * len(z))]
     labels, classes = _number_labels(words)
     encoder = metadata.get("fingerprint", "")
     return Features(z.float(), keys, labels, classes, encoder, columns, metadata, path.stem)
+
+
+def _load_arrays(path: Path) -> Features:
+    """Vectors of NumPy: one array, or `features` (or `z`) beside `keys` and `labels`; never a pickle."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        arrays = {TENSORS[0]: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        raise DataError(f"expected an array of numbers at {path}, got {error}; save it with numpy.save") from error
+    keys = arrays.pop("keys", None)
+    if len(arrays) == 1:  # whatever it is called
+        arrays = {TENSORS[0]: next(iter(arrays.values()))}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if array.dtype.kind in "fiu"}
+    z, labels = _checked_vectors(path, tensors).float(), tensors.get("labels")
+    named = tuple(f"{path.stem}/{i}" for i in range(len(z))) if keys is None else tuple(map(str, keys))
+    if len(named) != len(z):
+        raise DataError(f"expected {len(z)} keys in {path}, one per row, got {len(named)}; write the file again")
+    return Features(z, named, None if labels is None else _checked_labels(path, labels, len(z)), name=path.stem)
 
 
 def _load_file(path: Path) -> Features:
@@ -204,3 +231,6 @@ def _number_labels(labels: Sequence[str | None]) -> tuple[Tensor | None, tuple[s
     classes = tuple(sorted(set(known)))
     place = {name: index for index, name in enumerate(classes)}
     return torch.tensor([place[label] for label in known]), classes
+
+
+READERS = {".parquet": _load_table, ".lance": _load_table, ".npy": _load_arrays, ".npz": _load_arrays}  # by ending

@@ -25,7 +25,7 @@ KIND = "unseen-features"
 MANIFEST = "manifest.json"
 CLAIM = "claim-"  # begins the name of a mark in a store
 FORMATS = ("safetensors", "parquet")
-VECTOR_COLUMNS = ("z", "features")
+VECTOR_COLUMNS = ("z", "features", "embedding", "vector")
 ROW_COLUMNS = ("key", "identity", "label", "index")  # beside each vector
 Row = dict[str, Any]
 
@@ -131,15 +131,20 @@ def read_manifest(path: Location) -> dict[str, str]:
 
 
 def read_parquet(path: Path) -> tuple[Float[Tensor, "n d"], dict[str, list[Any]], dict[str, str]]:
-    """The vectors of a Parquet file, its other columns and its metadata."""
+    """The vectors of a Parquet file or a Lance data set, its other columns and its metadata."""
     arrow, parquet = import_extra("pyarrow", "tables"), import_extra("pyarrow.parquet", "tables")
     try:
-        table = parquet.read_table(path, page_checksum_verification=True)
-    except (arrow.ArrowException, OSError) as error:
+        if path.suffix == ".lance":
+            table = import_extra("lance", "lance").dataset(str(path)).to_table()
+        else:
+            table = parquet.read_table(path, page_checksum_verification=True)
+    except (arrow.ArrowException, OSError, ValueError) as error:
         raise DataError(f"expected a Parquet file at {path}, got a damaged one ({error}); copy it again") from error
     name = next((name for name in VECTOR_COLUMNS if name in table.column_names), None)
     if name is None:
-        raise DataError(f"expected a column 'z' or 'features' in {path}, got {table.column_names}; rename it")
+        raise DataError(
+            f"expected a column out of {', '.join(VECTOR_COLUMNS)} in {path}, got {table.column_names}; rename it"
+        )
     metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
     rest = {other: table.column(other).to_pylist() for other in table.column_names if other != name}
     return _matrix(table.column(name), path), rest, metadata

@@ -5,17 +5,19 @@ What cannot be read is reported in its place, never replaced.
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from unseen.errors import DataError, MissingExtra, SettingError
 from unseen.images.archives import LANCE, TABLE_SUFFIXES, table_entries, tar_entries, video_entries
 from unseen.images.decode import IMAGE_SUFFIXES, is_image_file, read_file
 from unseen.images.entry import Batch, Entry, file_identity, key_of
-from unseen.images.prefetch import in_lists, prefetch
 from unseen.storage.remote import Location, RemotePath, location
 
 Source = str | Path | Iterable[Any]  # where images lie, or images as `images.inputs` takes them
@@ -27,6 +29,9 @@ COMPRESSED_SUFFIXES = frozenset({".tgz", ".gz", ".zip"})
 NOT_PICTURES = VIDEO_SUFFIXES | LIST_SUFFIXES | ARCHIVE_SUFFIXES | COMPRESSED_SUFFIXES
 WEB = ("http://", "https://")  # a page is no folder, even where a single file could be read
 WORKERS = min(8, os.cpu_count() or 1)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def read_images(source: Source, *, size: int = 64, root: str | Path | None = None, stride: int = 1) -> Iterator[Batch]:
@@ -236,3 +241,38 @@ def _list_entries(path: Location, root: Location) -> Iterator[Entry]:
 def _may_be_picture(path: Location) -> bool:
     """Whether a line of a list means a picture: by its suffix, or because there is such a file."""
     return path.suffix.lower() in IMAGE_SUFFIXES or not isinstance(path, Path) or os.path.exists(path)
+
+
+def prefetch(
+    work: Callable[[Item], Result], items: Iterable[Item], *, workers: int, most: int, name: str
+) -> Generator[Result, None, None]:
+    """Yield `work` of each item in order; at most `most` items beyond the one that is waited for have been begun."""
+    waiting: deque[Future[Result]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix=name)
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > most:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def in_lists(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield items in lists of `size`, the last one perhaps shorter.
+
+    >>> list(in_lists("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    if size < 1:
+        raise SettingError(f"expected a batch size of at least 1, got {size}; try 64")
+    source = iter(items)
+    while some := list(islice(source, size)):
+        yield some
+
+
+def usable_cores() -> int:
+    """How many cores this process may use, which in a container may be fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unseen.errors import DataError, EncoderError
+from unseen.errors import DataError
 
 if TYPE_CHECKING:
     from unseen.features import Features
@@ -161,17 +161,7 @@ class Examples:
         """Refuse examples of another encoder, or of names that a label space does not have."""
         if not len(self):
             raise DataError("expected at least one example, got none; leave out the examples to work from names alone")
-        own = space.manifest.get("encoder_fingerprint", "")
-        if self.encoder and own and self.encoder != own:
-            raise EncoderError(
-                f"expected examples of the encoder of this label space, {space.encoder} ({own[:8]}), got those of "
-                f"another ({self.encoder[:8]}); encode the examples with --encoder {space.encoder}"
-            )
-        if self.z.shape[1] != space.dim:
-            raise EncoderError(
-                f"expected examples of width {space.dim} as of this label space, got {self.z.shape[1]}; "
-                f"encode the examples with --encoder {space.encoder or 'as the names'}"
-            )
+        space.check_vectors(self.z.shape[1], self.encoder, "examples")
         if bool(((self.label < 0) | (self.label >= len(space.names))).any()):
             raise DataError(
                 f"expected labels of examples from 0 to {len(space.names) - 1}, one for each known name, got "
@@ -194,8 +184,7 @@ class Examples:
         if foreign := [name for name in features.classes if comparable_name(name) not in place]:
             raise DataError(unknown_classes_message(foreign, names, features.name))
         label = torch.tensor([place[name] for name in classes])[features.true_labels]
-        encoder = features.encoder if features.encoder != features.metadata.get("encoder") else ""
-        return cls(features.z, label, features.keys, encoder)
+        return cls(features.z, label, features.keys, features.made_by)
 
 
 def comparable_name(name: str) -> str:

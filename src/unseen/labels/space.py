@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unseen.errors import LabelError
+from unseen.errors import EncoderError, LabelError
 from unseen.labels.examples import Examples
 from unseen.labels.names import check_names
 from unseen.storage.files import load_tensors, save_tensors
@@ -151,6 +151,17 @@ class LabelSpace:
         known, negative = (anchors.to(**move) for anchors in (self.id_anchors, self.ood_anchors))  # type: ignore[call-overload]
         examples, spared = (one and one.to(device=known.device) for one in (self.examples, self.spared))
         return replace(self, id_anchors=known, ood_anchors=negative, examples=examples, spared=spared)
+
+    def check_vectors(self, width: int, encoder: str, what: str) -> None:
+        """Refuse vectors of another encoder, by its fingerprint where it is known, or of another width."""
+        own, remedy = self.manifest.get("encoder_fingerprint", ""), f"encode them with --encoder {self.encoder}"
+        if encoder and own and encoder != own:
+            raise EncoderError(
+                f"expected {what} of the encoder of this label space, {self.encoder} ({own[:8]}), got those of another "
+                f"({encoder[:8]}); {remedy}"
+            )
+        if width != self.dim:
+            raise EncoderError(f"expected {what} of width {self.dim} as of this label space, got {width}; {remedy}")
 
     def with_negatives(self, count: int) -> LabelSpace:
         """The label space with only its first `count` negatives.

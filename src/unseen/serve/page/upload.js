@@ -1,6 +1,7 @@
 // Images that a person drops, pastes or chooses: sent a few at a time, and shown with their verdicts.
 
 import { json } from "/api.js";
+import { cutBoxes, mark } from "/regions.js";
 
 const $ = (id) => document.getElementById(id);
 const BATCH = 8; // images in one request
@@ -13,9 +14,10 @@ export function attach(given) {
 }
 
 async function send(files) {
-  const images = [...files].filter((file) => file.type.startsWith("image/"));
-  const skipped = [...files].filter((file) => !images.includes(file)).map((file) => ({ key: file.name, reason: "not an image" }));
   if (!state.stream()) throw new Error("create a stream first");
+  const cut = await cutBoxes([...files]);
+  const images = cut?.parts ?? [...files].filter((file) => file.type.startsWith("image/"));
+  const skipped = cut?.skipped ?? [...files].filter((file) => !images.includes(file)).map((file) => ({ key: file.name, reason: "not an image" }));
   if (!images.length) throw new Error("expected images, got none; choose picture files");
   showSkipped(skipped);
   const verb = $("learn").checked ? "observe" : "score";
@@ -46,6 +48,7 @@ async function sendPart(files, verb) {
     const seen = { url: URL.createObjectURL(left[i]), name: left[i].name };
     if (verdict.seq !== undefined) state.picture(verdict.seq, seen);
     state.show(verdict, seen);
+    mark(left[i], verdict);
   });
   return skipped;
 }
