@@ -61,10 +61,10 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_731, 10_500),
+    Budget("unseen", "lines", 12_800, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 5_941, 5_700),
-    Budget("tests", "lines", 16_475, 13_500),
+    Budget("tests", "lines", 16_510, 13_500),
     Budget("benchmarks", "lines", 3_155, 2_200),
     Budget("pooled", "lines", 762, 700, due="29"),
     Budget("pooled", "files", 8, 8),

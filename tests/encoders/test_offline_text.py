@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from unseen.encoders.offline.text import (
     SentenceEncoder,
     TextHead,
     TextTower,
+    WordTable,
     load_text_tower,
     strip_template,
     with_kind,
@@ -108,8 +110,6 @@ def test_the_head_interpolates_its_support_and_keeps_the_radius() -> None:
 
 
 def test_names_far_from_all_that_was_fitted_are_told(tower: TextTower) -> None:
-    from dataclasses import replace
-
     known = tower.known(["cat", "dog"])
     support = tower.head.centred(known[:1])
     head, opposite = (replace(tower.head, support=one) for one in (support, -support))
@@ -148,9 +148,21 @@ def test_a_name_is_written_large_and_whole() -> None:
         assert not ink[:, -MARGIN:].any()
 
 
-def test_the_fingerprint_follows_weights_and_head(tower: TextTower) -> None:
-    from dataclasses import replace
+def test_words_of_the_table_need_no_encoder_and_move_little(tower: TextTower, tmp_path: Path) -> None:
+    words = ["cat", "dog", "nice photo"]
+    vectors = tower(words)
+    WordTable.of(words[:2], vectors[:2]).save(tower.head, file := tmp_path / "words.safetensors")
+    table = WordTable.load(tower.head, file)
+    asked: list[str] = []
+    blind = replace(tower, words=table, written=lambda names: asked.extend(names) or spelled(names))
+    found = blind(["The nice Cat.", "a photo of a nice photo.", "dog"])
+    assert asked == ["nice photo"]
+    assert torch.cosine_similarity(found, vectors[[0, 2, 1]]).min() > 0.999
+    assert WordTable.load(replace(tower.head, radius=0.1), file) is None  # of another head
+    assert WordTable.load(tower.head, tmp_path / "none.safetensors") is None
 
+
+def test_the_fingerprint_follows_weights_and_head(tower: TextTower) -> None:
     others = [replace(tower, weights="other"), replace(tower, head=replace(tower.head, radius=0.1))]
     assert len({tower.fingerprint, *(other.fingerprint for other in others)}) == 3
 
@@ -207,7 +219,9 @@ def test_the_real_tower_is_near_clip_on_the_names_it_was_fitted_on(features: Pat
         pytest.skip("the offline text tower is not fetched; run: unseen models fetch offline")
     with safe_open(features / "text-imagenet1k.safetensors", framework="pt") as file:
         names, real = json.loads(file.metadata()["names"])[:40], file.get_tensor("features")[:40].float()
-    found = load_text_tower()([f"The nice {name}." for name in names])
-    cosines = (found * torch.nn.functional.normalize(real, dim=-1)).sum(-1)
-    assert float(cosines.mean()) > 0.97
-    assert float(cosines.min()) > 0.9
+    tower = load_text_tower()
+    for one in (tower, replace(tower, words=None)):  # from the table, as far as they are in it, and anew
+        found = one([f"The nice {name}." for name in names])
+        cosines = (found * torch.nn.functional.normalize(real, dim=-1)).sum(-1)
+        assert float(cosines.mean()) > 0.97
+        assert float(cosines.min()) > 0.9

