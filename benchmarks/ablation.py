@@ -32,7 +32,8 @@ VARIANTS: dict[str, dict[str, float]] = {  # settings of the detector, and its n
     "names stay where they start": {"least_share": 2.0},
     "without the pool": {"first_direction": NEVER},
     "popularity 0 in the margin": {"popularity": 0.0},
-    "popularity 1 in the margin": {"popularity": 1.0},
+    "popularity 2 in the margin": {"popularity": 2.0},
+    "votes of all images count alike": {"sure": float(NEVER)},
     "popularity 0 in naming": {"naming_popularity": 0.0},
     "one unknown image of ten looks known": {"near_share": 0.1},
     "image space raises without bound": {"near_share": 1e-9},
@@ -83,7 +84,7 @@ def measure(load: Load, seed: int, variant: str) -> Row:
     labels, pool = load()
     with numbers({name: value for name, value in changed.items() if name not in SETTINGS}):
         detector = PooledEvidence(labels, **{name: value for name, value in changed.items() if name in SETTINGS})
-        for order in ORDERS:
+        for order in (*ORDERS, "long_tail"):
             metrics = evaluate(detector, pool.ordered(order, seed)).metrics
             row |= {f"{name}_{order}": 100 * metrics[name] for name in ("margin_auroc", "margin_fpr95_id", "accuracy")}
     return row
@@ -105,6 +106,7 @@ def numbers(changed: Mapping[str, float]) -> Iterator[None]:
 def table(rows: list[Row]) -> Iterator[str]:
     columns = {"shuffled": "margin_auroc_shuffled", "FPR95 shuffled": "margin_fpr95_id_shuffled"}
     columns |= {"ID first": "margin_auroc_id_first", "OOD first": "margin_auroc_ood_first"}
+    columns |= {"long tail": "margin_auroc_long_tail"}
     for kind, group in (("suites", False), ("families", True)):
         some = [row for row in rows if row["suite"].startswith("family") == group]
         base = {(r["suite"], r["set"], r["seed"]): r for r in some if r["variant"] == "pooled"}

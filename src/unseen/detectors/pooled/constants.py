@@ -29,6 +29,7 @@ class PooledConstants:
     claimed_by_look: float = 0.5  # share of what image space adds that counts when names claim images
     naming_samples: float = 32.0  # images after which the look of a name counts half when an image is named
     least_share: float = 1e-3  # an image that is claimed less than this teaches a name nothing worth the time
+    sure: float = 4.0  # the margin from which an image is surely known: a name that is often right is no magnet
     few_votes: float = 5.0  # added to all votes before their logs are compared: they differ by that much by accident
 
     # Sides and pool
@@ -36,7 +37,7 @@ class PooledConstants:
     ridge: float = 2.0  # prior precision of the direction, in samples
     side_start: float = 8.0  # images that the start of a mean is worth
     start_margins: tuple[float, float] = (0.0, 5.0)  # mean margin of unknown and of known images before there is any
-    near_share: float = 0.4  # share of unknown images that look like known ones
+    near_share: float = 0.6  # share of unknown images that look like known ones
     half_pool: float = 16.0  # effective images after which the pool counts half; also the start of a moment
     largest_ratio: float = 50.0  # nats; beyond, the exponential says no more
 

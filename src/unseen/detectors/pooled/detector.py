@@ -28,7 +28,7 @@ class PooledEvidence(Detector[PooledState]):
     """
 
     tau: float = above_zero(0.01)
-    popularity: float = setting(2.0, 0, 2)  # how much of the popularity of a name is taken out of the margin
+    popularity: float = setting(1.0, 0, 2)  # how much of the popularity of a name is taken out of the margin
     naming_popularity: float = setting(0.5, 0, 2)  # the same where an image is named
 
     name: ClassVar[str] = "pooled"

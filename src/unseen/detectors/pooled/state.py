@@ -141,7 +141,7 @@ class Sums(NamedTuple):
 
     known: NameSums
     negative: NameSums
-    votes: Float[Tensor, " K"]  # how often each known name was the nearest, by how likely the image was known
+    votes: Float[Tensor, "2 K"]  # how often each known name was nearest to an image: one not surely known, a known one
     sides: SideSums
     predictions: PredictionSums
 
@@ -152,7 +152,7 @@ class Sums(NamedTuple):
         if labels.examples is not None:
             add_examples(known, labels.examples)
         device = labels.id_anchors.device
-        votes = torch.zeros(len(labels.names), dtype=torch.float64, device=device)
+        votes = torch.zeros(2, len(labels.names), dtype=torch.float64, device=device)
         return cls(known, negative, votes, SideSums.empty(labels.dim, device), PredictionSums.empty(device))
 
     def add_(self, samples: SampleRows, seen: int) -> None:
@@ -160,7 +160,8 @@ class Sums(NamedTuple):
         weight = side_weights(samples.margin)
         self.known.add_(*samples.known, samples.z)
         self.negative.add_(*samples.negative, samples.z)
-        self.votes.index_add_(0, samples.known.name[:, 0], weight[1])
+        unsure = torch.sigmoid(POOLED.sure - samples.margin)
+        self.votes.index_add_(1, samples.known.name[:, 0], torch.stack([unsure, weight[1]]))
         self.sides.add_(weight, samples.z, samples.margin)
         if seen >= POOLED.first_direction:
             self.predictions.add_(weight, samples.predicted, seen)
@@ -168,7 +169,7 @@ class Sums(NamedTuple):
     def transferred(self, before: LabelSpace, after: LabelSpace) -> Sums:
         """The sums by the words of another label space; a new word has claimed no image and won no vote."""
         places, fresh = OldPlaces.of(after, before), Sums.empty(after)
-        no_votes = torch.zeros_like(self.negative.images, dtype=self.votes.dtype)
+        no_votes = self.votes.new_zeros(len(before.negatives))
         known, negative = (
             map_state(
                 lambda one, other, start, side=side: rows_by_old_place(one, other, side, fresh=start),
@@ -176,8 +177,8 @@ class Sums(NamedTuple):
             )
             for side, start in zip(places, (fresh.known, fresh.negative), strict=True)
         )
-        votes = rows_by_old_place(self.votes, no_votes, places.known, fresh=fresh.votes)
-        return self._replace(known=known, negative=negative, votes=votes)
+        votes = [rows_by_old_place(row, no_votes, places.known, fresh=fresh.votes[0]) for row in self.votes]
+        return self._replace(known=known, negative=negative, votes=torch.stack(votes))
 
 
 def add_examples(sums: NameSums, examples: Examples) -> None:
@@ -193,8 +194,8 @@ class Fitted(NamedTuple):
     negative: Looks
     direction: Direction
     likelihood: Likelihood
-    popularity: Float[Tensor, " K"]  # log of how much more often each name was the nearest than names are on average
-    votes: Float[Tensor, " K"]  # log(1 + votes / few_votes)
+    popularity: Float[Tensor, " K"]  # log of how much more often images not surely known were nearest to each name
+    votes: Float[Tensor, " K"]  # log(1 + votes / few_votes), of known images
 
     @classmethod
     def of(cls, sums: Sums, seen: int, labels: LabelSpace) -> Fitted:
@@ -204,7 +205,7 @@ class Fitted(NamedTuple):
         start = None if labels.examples is None else labels.examples.mean
         negative, known = sums.sides.means(start).to(anchors.dtype) - POOLED.text_share * labels.text_mean
         looks = Looks.of(anchors, sums.known, known), Looks.of(labels.ood_anchors, sums.negative, negative)
-        votes = popularity(sums.votes), torch.log1p(sums.votes / POOLED.few_votes)
+        votes = popularity(sums.votes[0]), torch.log1p(sums.votes[1] / POOLED.few_votes)
         if seen < POOLED.first_direction:
             pool = Direction.none(labels.dim, anchors.device), Likelihood.none(anchors.device)
             return cls(*looks, *pool, *votes)
@@ -214,7 +215,7 @@ class Fitted(NamedTuple):
 
 
 def popularity(votes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-    """The log of how much more often each name was the nearest than the names are on average."""
+    """The log of how many more votes each name has than the names have on average."""
     return torch.log((votes + POOLED.few_votes) / (votes.mean() + POOLED.few_votes))
 
 
