@@ -64,7 +64,7 @@ BUDGETS = (
     Budget("unseen", "lines", 12_800, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 5_941, 5_700),
-    Budget("tests", "lines", 16_510, 13_500),
+    Budget("tests", "lines", 16_535, 13_500),
     Budget("benchmarks", "lines", 3_157, 2_200),
     Budget("pooled", "lines", 460, 700),
     Budget("pooled", "files", 8, 8),

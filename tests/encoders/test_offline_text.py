@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from helpers.streams import unit
+from unseen import LabelSpace, Session, load_encoder
 from unseen.encoders.offline import text as offline_text
 from unseen.encoders.offline.encoder import is_fetched
 from unseen.encoders.offline.text import (
@@ -24,6 +25,7 @@ from unseen.encoders.offline.text import (
 )
 from unseen.encoders.offline.written import MARGIN, write
 from unseen.errors import EncoderError, LabelError
+from unseen.features import load_features
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "photo", "of", "cat", "dog", "nice", "the", ".", "##s"]
 
@@ -225,3 +227,25 @@ def test_the_real_tower_is_near_clip_on_the_names_it_was_fitted_on(features: Pat
         cosines = (found * torch.nn.functional.normalize(real, dim=-1)).sum(-1)
         assert float(cosines.mean()) > 0.97
         assert float(cosines.min()) > 0.9
+
+
+@pytest.mark.data
+def test_names_at_two_levels_divide_dogs_and_leave_cats_out(features: Path, tmp_path: Path) -> None:
+    if not is_fetched():
+        pytest.skip("the offline encoder is not fetched; run: unseen models fetch offline")
+    images = load_features(features / "images-imagenet_val5.safetensors")
+    names = ["dog", "golden retriever"]
+    space = LabelSpace.build(names, load_encoder("offline"), cache=tmp_path)
+    golden, dogs, cats = (torch.isin(images.true_labels, kinds) for kinds in (
+        torch.tensor([207]), torch.tensor([*range(151, 207), *range(208, 269)]), torch.arange(281, 286)
+    ))  # fmt: skip
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    animals = order[(images.true_labels[order] >= 151) & (images.true_labels[order] < 400)]
+    verdicts = Session(space).observe(images.z[animals])
+    found = [
+        [verdicts[row].name for row in which[animals].nonzero().flatten().tolist()] for which in (golden, dogs, cats)
+    ]
+    assert found[0].count("golden retriever") >= 4
+    assert found[1].count("dog") > 0.7 * len(found[1])
+    assert found[1].count(None) < 0.1 * len(found[1])
+    assert found[2].count(None) > 0.8 * len(found[2])

@@ -141,3 +141,25 @@ def test_everyday_words_come_by_use() -> None:
     words = everyday_words()[:2000]
     assert {"car", "house", "tree", "computer"} <= set(words[:50])
     assert words.index("dog" if "dog" in words else "cat") < words.index("giraffe")
+
+
+@pytest.mark.parametrize(
+    ("names", "stays", "never"),
+    [
+        (["dog", "golden retriever"], {"wolf", "fox", "cat"}, {"Labrador retriever", "retriever", "puppy", "animal"}),
+        (
+            ["golden retriever"],
+            {"Labrador retriever", "pointer"},
+            {"retriever", "dog", "animal"},
+        ),
+        (["car", "automobile"], {"truck"}, {"sports car", "motorcar", "vehicle"}),
+        (["cats", "cat"], {"dog"}, {"house cat", "tabby"}),
+    ],
+)
+def test_parents_children_synonyms_and_plurals_may_stand_among_the_names(
+    names: list[str], stays: set[str], never: set[str]
+) -> None:
+    placed = Placed(tuple(names))
+    negatives = {one.word for one in placed.relatives(1_000)} | set(placed.everyday(1_500))
+    assert stays <= negatives
+    assert not never & negatives
