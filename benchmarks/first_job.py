@@ -126,10 +126,10 @@ def measure(number: int, way: str, archive: Path, work: Path) -> Row:
     if way == "everyday words":
         return everyday_words(task, work / f"job{number}" / "photos", work / "vectors")
     folder = work / f"job{number}"  # one for all ways, so that its photos are encoded once
-    photos, state = folder / "photos", fresh(folder / "state") / "state.safetensors"
+    photos, state = folder / "photos", without_states(folder) / "state.safetensors"
     copies = copied(task.photos, photos)
     names = [part for name in task.names for part in ("--label", name)]
-    call = ["detect", str(photos), *names, "--state", str(state), "--features", str(work / "vectors"), "--json"]
+    call = ["detect", str(photos), *names, "--state", str(state), "--json"]
     if way == "--live":
         call.append("--live")
     if way == "--examples":
@@ -214,10 +214,12 @@ def shuffle_key(photo: Path) -> float:
     return random.Random(photo.name).random()
 
 
-def fresh(folder: Path) -> Path:
-    """A folder with nothing in it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def without_states(folder: Path) -> Path:
+    """A folder in which no run has left a state; vectors of photos stay."""
+    for file in folder.glob("state*"):
+        if file.is_file():
+            file.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 

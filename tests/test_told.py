@@ -171,7 +171,7 @@ def test_early_images_are_judged_at_the_end_no_worse_than_as_they_came(order, re
     pack = trial().ordered(order, 0)
     pack = pack[torch.arange(0, len(pack.z), 3)]
     pack = pack[torch.arange(len(pack.z)).repeat_interleave(repeats)]
-    session = Session(demo.load().space.with_negatives(500))
+    session = Session(demo.load().space)
     live = session.observe(pack.z)
     late = session.rejudge(pack.z)
     early = torch.arange(len(pack.z)) < 100 * repeats

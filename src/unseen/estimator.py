@@ -39,7 +39,7 @@ class UnknownDetector(base.ClassifierMixin, base.BaseEstimator):  # type: ignore
     >>> from unseen import demo
     >>> pack = demo.load()
     >>> estimator = UnknownDetector(names=pack.space, encoder=None).fit(pack.z.numpy())
-    >>> estimator.predict(pack.z[:3].numpy()).tolist(), estimator.predict_proba(pack.z[:3].numpy()).shape
+    >>> estimator.predict(pack.z[1:4].numpy()).tolist(), estimator.predict_proba(pack.z[1:4].numpy()).shape
     (['bird', 'bird', 'bird'], (3, 7))
     """
 

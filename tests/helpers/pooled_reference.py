@@ -77,8 +77,8 @@ class Reference:
             for side in (0, 1)
         ]
         nearest = tops[0][0]
-        mean_votes = sum(self.votes) / len(self.votes)
-        frozen = lse(text[0]) - lse(text[1]) - 2 * math.log((self.votes[nearest] + 5) / (mean_votes + 5))
+        mean_votes = sum(self.unsure) / len(self.unsure)
+        frozen = lse(text[0]) - lse(text[1]) - math.log((self.unsure[nearest] + 5) / (mean_votes + 5))
         predicted = float((z - self.centre) @ self.slope) + self.level
         score = frozen + raised(gains[0] - gains[1] + self.rate * (predicted - self.middle))
         margin = frozen + raised(gains[0] - gains[1]) - self.baseline
@@ -117,10 +117,11 @@ class Reference:
             earlier.add(bytes(sample.z.numpy()))
         self.taught += [Taught(sample, before, before + len(new)) for sample in new]
         self.pending = []
-        self.votes = [0.0] * len(self.anchors[0])
+        self.votes, self.unsure = ([0.0] * len(self.anchors[0]) for _ in range(2))
         self.claimed: tuple[dict[int, tuple[float, Tensor]], ...] = ({}, {})
         for sample, *_ in self.taught:
             self.votes[sample.nearest] += sample.known
+            self.unsure[sample.nearest] += 1 / (1 + math.exp(sample.margin - 4))
             for claimed, shares in zip(self.claimed, sample.shares, strict=True):
                 for name, share in shares.items():
                     if share >= 1e-3:
@@ -168,7 +169,7 @@ class Reference:
 
 def raised(ratio: float) -> float:
     """A log ratio of known to unknown where four unknown images in ten look like known ones."""
-    return -math.log(0.6 * math.exp(-max(-50, min(50, ratio))) + 0.4)
+    return -math.log(0.4 * math.exp(-max(-50, min(50, ratio))) + 0.6)
 
 
 def two_groups(u: Tensor) -> float:

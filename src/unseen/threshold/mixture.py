@@ -29,8 +29,8 @@ class MixturePrior:
     gained as much. A known mean that follows from the margins of the names' own texts did no better there.
     """
 
-    known_mean: float = 2.2
-    known_mean_deviations: tuple[float, float] = (0.75, 3.0)  # between label spaces, below and above: 1 with 64-pixel
+    known_mean: float = 2.1
+    known_mean_deviations: tuple[float, float] = (0.85, 3.0)  # between label spaces, below and above: 1 with 64-pixel
     # images, 8 where no relative is a negative. With a wide one below, a stream of near unknown images alone would pass
     known_deviation: float = 2.6
     known_deviation_images: float = 120.0  # that this deviation is worth

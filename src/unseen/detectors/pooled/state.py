@@ -167,7 +167,7 @@ class Sums(NamedTuple):
             self.predictions.add_(weight, samples.predicted, seen)
 
     def transferred(self, before: LabelSpace, after: LabelSpace) -> Sums:
-        """The sums by the words of another label space; a new word has claimed no image and won no vote."""
+        """The sums by the words of another label space; a new word has claimed no image, and is as popular as the mean."""
         places, fresh = OldPlaces.of(after, before), Sums.empty(after)
         no_votes = self.votes.new_zeros(len(before.negatives))
         known, negative = (
@@ -177,7 +177,11 @@ class Sums(NamedTuple):
             )
             for side, start in zip(places, (fresh.known, fresh.negative), strict=True)
         )
-        votes = [rows_by_old_place(row, no_votes, places.known, fresh=fresh.votes[0]) for row in self.votes]
+        means = self.votes.mean(1, keepdim=True).expand_as(fresh.votes)  # else promotions would make old names popular
+        votes = [
+            rows_by_old_place(row, no_votes, places.known, fresh=start)
+            for row, start in zip(self.votes, means, strict=True)
+        ]
         return self._replace(known=known, negative=negative, votes=torch.stack(votes))
 
 
