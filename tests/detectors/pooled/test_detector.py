@@ -99,7 +99,7 @@ def test_streams_of_one_kind_give_finite_margins(kind):
 
 
 def seen_of_one_name(towards_negative: float) -> tuple[PooledEvidence, PooledState, Tensor]:
-    """A detector whose stream showed images nearest to the first name, and others with what popularity takes of them."""
+    """A detector and its state after images nearest to the first name; what popularity takes of other images."""
     labels = space(3, 20, 16)
     z = labels.id_anchors[:1] + towards_negative * labels.ood_anchors[:1] + 0.01 * unit(400, 16, seed=5)
     detector, plain = PooledEvidence(labels), PooledEvidence(labels, popularity=0.0)

@@ -167,7 +167,7 @@ class Sums(NamedTuple):
             self.predictions.add_(weight, samples.predicted, seen)
 
     def transferred(self, before: LabelSpace, after: LabelSpace) -> Sums:
-        """The sums by the words of another label space; a new word has claimed no image, and is as popular as the mean."""
+        """The sums by the words of another label space; a new word has claimed no image, its popularity is the mean."""
         places, fresh = OldPlaces.of(after, before), Sums.empty(after)
         no_votes = self.votes.new_zeros(len(before.negatives))
         known, negative = (
