@@ -61,11 +61,11 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_800, 10_500),
+    Budget("unseen", "lines", 12_802, 10_500),
     Budget("serve", "lines", 3_500, 3_500),
     Budget("unseen_bench", "lines", 5_941, 5_700),
-    Budget("tests", "lines", 16_535, 13_500),
-    Budget("benchmarks", "lines", 3_157, 2_200),
+    Budget("tests", "lines", 16_539, 13_500),
+    Budget("benchmarks", "lines", 3_159, 2_200),
     Budget("pooled", "lines", 460, 700),
     Budget("pooled", "files", 8, 8),
     Budget("threshold", "lines", 450, 600),
