@@ -59,7 +59,7 @@ def test_a_detector_that_calls_the_unknown_by_our_name_disagrees(tmp_path: Path)
     result = detect("photos", "--boxes", "boxes.json", *NAMES)
     first = result.stdout.splitlines()[:3]
     assert first[0].endswith("detector: red 0.90")
-    assert re.search(r"#3 +unknown +near .* %   detector: Green 0.90, disagrees$", first[2])
+    assert re.search(r"#3 +unknown +near .* % .*  detector: Green 0.90, disagrees$", first[2])
     assert "the detector disagrees on 4 of 12 boxes" in result.stderr
 
 
