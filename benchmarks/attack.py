@@ -29,7 +29,7 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
-from attacked import RAW, Attacked, Service, cli, unit_rows
+from served import RAW, Attacked, Service, cli, unit_rows
 from unseen import LabelSpace
 from unseen_bench.run import Row, command, markdown_table
 from unseen_bench.run.command import Arguments

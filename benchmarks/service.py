@@ -12,18 +12,18 @@ are those of a session that observes them in that order.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import os
 import re
-import selectors
-import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -32,108 +32,78 @@ import uvicorn
 from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 
-from unseen import LabelSpace, Session, detectors
-from unseen.serve.client import Client
-from unseen.serve.run import listening_socket, run
-from unseen.serve.settings import Settings
+from served import RAW, Service
+from unseen import LabelSpace, Session
+from unseen.serve.run import listening_socket
 from unseen_bench.run import Row, command, markdown_table
 from unseen_bench.run.command import Arguments
 from unseen_bench.run.synthetic import label_space, stream
 from unseen_bench.run.timing import percentiles
 
-SPAWN = multiprocessing.get_context("spawn")
-LOADS = ("batched", "single", "one")  # of requests with many samples or one; of one caller
+DIM = 512
+LOADS = ((8, 64), (32, 1), (1, 1))  # callers, and the samples in each of their requests
 VERIFIED = 1024  # samples whose margins are computed again
+WARM = 2.0  # seconds before anything is measured
 
 
 def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("--known", type=int, default=1_000)
     parser.add_argument("--negatives", type=int, default=10_000)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--detector", default=detectors.DEFAULT)
-    parser.add_argument("--clients", type=int, default=8, help="callers that send batches")
-    parser.add_argument("--batch", type=int, default=64, help="samples in their requests")
-    parser.add_argument("--concurrency", type=int, default=32, help="callers that send one sample at a time")
     parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--compute", type=int, default=1, help="cores that compute one block, of every server")
-    parser.add_argument("--folder", default=None, help="where the journal goes; a real disk, not a memory file system")
-    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
-    parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
     arguments = command.parse(parser)
     command.show(measure_all(arguments), arguments, table)
 
 
 def measure_all(arguments: Arguments) -> Iterator[Row]:
-    labels = label_space(arguments.known, arguments.negatives, arguments.dim)
+    labels = label_space(arguments.known, arguments.negatives, DIM)
     z = stream(labels, 4096)
-    loads = {
-        "batched": (arguments.clients, arguments.batch),
-        "single": (arguments.concurrency, 1),
-        "one": (1, 1),
-    }
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        space = Path(folder) / "space.safetensors"
-        labels.save(space)
-        for clients, batch in (loads[name] for name in arguments.loads):
-            for server in arguments.servers:
-                yield measure(arguments, Path(folder), space, z, server, clients, batch)
+    for clients, batch in LOADS:
+        for name, server in SERVERS.items():
+            with tempfile.TemporaryDirectory() as folder, server(Path(folder), labels) as served:
+                row = measure(served, z, labels if name == "durable" else None, clients, batch, arguments.seconds)
+            yield {"server": name, **row}
 
 
-def measure(
-    arguments: Arguments, folder: Path, space: Path, z: torch.Tensor, server: str, clients: int, batch: int
-) -> Row:
-    """How fast one server answered; `cpu_us` is its CPU time per sample, which other work hardly changes."""
-    ours, theirs = SPAWN.Pipe()
-    options = (theirs, folder / f"{server}-{batch}", space, arguments.detector, server, arguments.compute)
-    process = SPAWN.Process(target=SERVERS[server], args=options, daemon=True)
+@dataclass(frozen=True)
+class Server:
+    """Where a server is, what is in front of the rows of a request, and its process."""
+
+    port: int
+    head: str
+    process: int
+
+
+@contextmanager
+def durable(folder: Path, labels: LabelSpace) -> Iterator[Server]:
+    with Service(folder, "--encoder", "none") as service:
+        path = service.create(labels, settings=b'{"detector": "pooled"}')
+        head = f"POST {path}/observe HTTP/1.1\r\nauthorization: Bearer {service.keys['a']}\r\n"
+        yield Server(service.url.port or 0, head, service.process.pid)
+
+
+@contextmanager
+def naive(folder: Path, labels: LabelSpace) -> Iterator[Server]:
+    labels.save(folder / "space.safetensors")
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=serve_naively, args=(theirs, folder / "space.safetensors"), daemon=True)
     process.start()
-    if not ours.poll(120):
-        sys.exit(f"the {server} server did not start")
-    host, path = ours.recv()
     try:
-        warm, load = (Load(host, observes(host, path, z, batch), clients) for _ in range(2))
-        warm.run(min(2.0, arguments.seconds))
-        before = cpu_seconds(process.pid)
-        elapsed = load.run(arguments.seconds)
-        spent = cpu_seconds(process.pid) - before
+        yield Server(ours.recv(), "POST /observe HTTP/1.1\r\n", process.pid or 0)
     finally:
         process.kill()
         process.join()
-    errors, samples = load.errors + warm.errors, len(load.times) * batch
-    if not samples:
-        sys.exit(f"the {server} server answered nothing")
-    if server != "naive" and not errors:
-        verify(warm.answers + load.answers, LabelSpace.load(space), z, arguments.detector, batch)
-    row = {"server": server, "clients": clients, "batch": batch, "seconds": elapsed, "samples": samples}
-    row |= {"per_second": samples / elapsed, **percentiles(load.times), "cpu_us": 1e6 * spent / samples}
-    return row | {"errors": errors}
 
 
-def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
-    def announce(text: str) -> None:
-        threading.Thread(target=create, args=(text.split()[2],), daemon=True).start()
-
-    def create(url: str) -> None:
-        with Client(url, retries=20) as client:
-            client.ask("GET", "/readyz", again=True)
-            remote = client.create(space, detector=detector)
-        pipe.send((url.removeprefix("http://"), f"/v1/streams/{remote.id}/observe"))
-
-    settings = Settings(data, encoder=None, compute=threads)
-    run(settings, port=0, demo=False, announce=announce)
-
-
-def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
+def serve_naively(pipe: Connection, space: Path) -> None:
     """Serve what a first version would be: a lock, one sample at a time, nothing on disk."""
-    session = Session(detectors.make(detector, LabelSpace.load(space)))
-    lock = threading.Lock()
-    app = FastAPI()
+    session, lock, app = Session(LabelSpace.load(space)), threading.Lock(), FastAPI()
+    torch.set_num_threads(1)
 
     def observe(body: bytes) -> list[dict[str, object]]:
-        torch.set_num_threads(threads)
         with lock:
-            z = torch.frombuffer(bytearray(body), dtype=torch.float32).view(-1, session.detector.labels.dim)
+            z = torch.frombuffer(bytearray(body), dtype=torch.float32).view(-1, DIM)
             return [session.observe(sample[None])[0]._asdict() for sample in z]
 
     @app.post("/observe")
@@ -141,119 +111,95 @@ def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str, t
         return await run_in_threadpool(observe, await request.body())
 
     listener = listening_socket("127.0.0.1", 0)
-    pipe.send((f"127.0.0.1:{listener.getsockname()[1]}", "/observe"))
+    pipe.send(listener.getsockname()[1])
     uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
 
 
-def observes(host: str, path: str, z: torch.Tensor, batch: int) -> list[bytes]:
-    """Requests that observe batches of samples as float32 rows."""
-    bodies = [part.numpy().tobytes() for part in z.split(batch) if len(part) == batch]
-    head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/octet-stream\r\n"
-    return [f"{head}content-length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
+SERVERS: dict[str, Callable[[Path, LabelSpace], AbstractContextManager[Server]]] = {"durable": durable, "naive": naive}
+
+
+def measure(
+    server: Server, z: torch.Tensor, labels: LabelSpace | None, clients: int, batch: int, seconds: float
+) -> Row:
+    """How fast a server answered; `cpu_us` is its CPU time per sample, which other work hardly changes."""
+    bodies = [part.numpy().tobytes() for part in z.split(batch)]
+    head = f"{server.head}host: 127.0.0.1:{server.port}\r\ncontent-type: {RAW}\r\ncontent-length: {len(bodies[0])}\r\n"
+    load = Load(server.port, [f"{head}\r\n".encode() + body for body in bodies])
+    asyncio.run(load.run(clients, min(WARM, seconds)))
+    load.times.clear()
+    before, started = cpu_seconds(server.process), time.perf_counter()
+    asyncio.run(load.run(clients, seconds))
+    took, spent, samples = time.perf_counter() - started, cpu_seconds(server.process) - before, len(load.times) * batch
+    if labels and not load.errors:
+        verify(load.answers, labels, z, batch)
+    row = {"clients": clients, "batch": batch, "seconds": took, "samples": samples, "per_second": samples / took}
+    return row | {**percentiles(load.times), "cpu_us": 1e6 * spent / samples, "errors": load.errors}
 
 
 @dataclass
-class Caller:
-    """One connection that asks again as soon as it is answered."""
-
-    socket: socket.socket
-    number: int  # of the body it sends
-    started: float = 0.0
-    buffer: bytes = b""
-
-
 class Load:
-    """Callers in one thread that keep a server busy, and everything it answered."""
+    """Callers on connections of their own that ask again as soon as they are answered, and everything they heard."""
 
-    def __init__(self, host: str, requests: list[bytes], clients: int) -> None:
-        self.requests = requests
-        self.address = (host.split(":")[0], int(host.split(":")[1]))
-        self.clients = clients
-        self.times: list[float] = []
-        self.answers: list[tuple[int, bytes]] = []  # which body, what was said of it
-        self.errors = 0
+    port: int
+    requests: list[bytes]
+    times: list[float] = field(default_factory=list)
+    answers: list[tuple[int, bytes]] = field(default_factory=list)  # which request, what was said of it
+    errors: int = 0
 
-    def run(self, seconds: float) -> float:
-        """For how long the callers called; the answers to the last requests count and are waited for."""
-        selector, started = selectors.DefaultSelector(), time.perf_counter()
-        for number in range(self.clients):
-            connection = socket.create_connection(self.address, timeout=60)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            caller = Caller(connection, number)
-            selector.register(connection, selectors.EVENT_READ, caller)
-            self._ask(caller)
-        while selector.get_map():
-            for key, _ in selector.select(60):
-                if self._heard(key.data):
-                    key.data.number += self.clients
-                    if time.perf_counter() - started < seconds:
-                        self._ask(key.data)
-                        continue
-                    selector.unregister(key.data.socket)
-                    key.data.socket.close()
-        return time.perf_counter() - started
+    async def run(self, clients: int, seconds: float) -> None:
+        """Call for so long; the answers to the last requests are waited for."""
+        ends = time.perf_counter() + seconds
+        await asyncio.gather(*(self._call(number, clients, ends) for number in range(clients)))
 
-    def _ask(self, caller: Caller) -> None:
-        caller.started, caller.buffer = time.perf_counter(), b""
-        caller.socket.sendall(self.requests[caller.number % len(self.requests)])
-
-    def _heard(self, caller: Caller) -> bool:
-        came = caller.socket.recv(1 << 20)
-        if not came:
-            raise ConnectionError("the server hung up")
-        caller.buffer += came
-        head, found, body = caller.buffer.partition(b"\r\n\r\n")
-        length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE) if found else None
-        if length is None or len(body) < int(length[1]):
-            return False
-        self.times.append(time.perf_counter() - caller.started)
-        if head.startswith(b"HTTP/1.1 200"):
-            self.answers.append((caller.number % len(self.requests), body))
-        else:
-            self.errors += 1
-        return True
+    async def _call(self, number: int, step: int, ends: float) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
+        while (started := time.perf_counter()) < ends:
+            place, number = number % len(self.requests), number + step
+            writer.write(self.requests[place])
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+            assert length
+            body = await reader.readexactly(int(length[1]))
+            self.times.append(time.perf_counter() - started)
+            self.errors += not head.startswith(b"HTTP/1.1 200")
+            self.answers.append((place, body))
+        writer.close()
 
 
-def cpu_seconds(pid: int | None) -> float:
+def cpu_seconds(pid: int) -> float:
     """The seconds of CPU time a process has used, by Linux's count."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def verify(answers: list[tuple[int, bytes]], labels: LabelSpace, z: torch.Tensor, detector: str, batch: int) -> None:
+def verify(answers: list[tuple[int, bytes]], labels: LabelSpace, z: torch.Tensor, batch: int) -> None:
     """Stop the benchmark if a sample was lost, answered twice, or judged otherwise than a session judges it."""
     said: dict[int, tuple[int, float]] = {}
     for number, body in answers:
         rows = json.loads(body)["verdicts"]
-        if len(rows) != batch:
-            sys.exit(f"{len(rows)} verdicts for {batch} samples")
         said |= {row["seq"]: (number * batch + place, row["margin"]) for place, row in enumerate(rows)}
     if sorted(said) != list(range(len(answers) * batch)):
         sys.exit("samples were lost or answered twice")
-    first = min(VERIFIED, len(said))
-    places, margins = zip(*(said[seq] for seq in range(first)), strict=True)
-    session = Session(detectors.make(detector, labels))
-    expected = session.observe(z[torch.tensor(places)]).margin
+    places, margins = zip(*(said[seq] for seq in range(min(VERIFIED, len(said)))), strict=True)
+    expected = Session(labels).observe(z[torch.tensor(places)]).margin
     if not torch.allclose(torch.tensor(margins), expected, rtol=1e-3, atol=1e-2):
         gap = float((torch.tensor(margins) - expected).abs().max())
         sys.exit(f"margins differ by up to {gap} from those of a session")
 
 
+HEADS = ("server", "callers", "batch", "samples", "per second", "p50 ms", "p99 ms", "CPU µs", "errors", "of naive")
+
+
 def table(rows: list[Row]) -> Iterator[str]:
-    heads = ("server", "callers", "batch", "samples", "per second", "p50 ms", "p99 ms", "CPU µs", "errors")
-    yield from markdown_table((*heads, "of naive"), (cells(row, rows) for row in rows))
+    lines = []
+    for row in rows:
+        rates = {one["server"]: one["per_second"] for one in rows if one["clients"] == row["clients"]}
+        numbers = ("clients", "batch", "samples", "per_second", "p50_ms", "p99_ms", "cpu_us", "errors")
+        cells = [f"{row[name]:,.0f}" for name in numbers]
+        lines.append((row["server"], *cells, f"{row['per_second'] / rates['naive']:.2f}"))
+    yield from markdown_table(HEADS, lines)
     yield f"\n{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; other work on the machine slows every row"
 
-
-def cells(row: Row, rows: list[Row]) -> tuple[str, ...]:
-    alike = [other for other in rows if (other["clients"], other["batch"]) == (row["clients"], row["batch"])]
-    rates = {other["server"]: other["per_second"] for other in alike}
-    ratio = f"{row['per_second'] / rates['naive']:.2f}" if "naive" in rates else ""
-    numbers = ("clients", "batch", "samples", "per_second", "p50_ms", "p99_ms", "cpu_us", "errors")
-    return row["server"], *(f"{row[name]:,.0f}" for name in numbers), ratio
-
-
-SERVERS: dict[str, Callable[..., None]] = {"durable": service, "naive": naive}
 
 if __name__ == "__main__":
     main()

@@ -10,52 +10,43 @@ that log lines and keys read jumps. At the end every acknowledged sample must be
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import os
 import random
 import resource
 import signal
-import socket
 import sqlite3
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
-import numpy as np
 import torch
 from torch.nn.functional import normalize
 
+from served import Service
 from unseen.errors import ServiceError
-from unseen.serve.client import Client
-from unseen.serve.run import listening_socket, run
-from unseen.serve.settings import Durability, Settings
+from unseen.serve.client import Client, Record
 from unseen_bench.run import Row, command
 from unseen_bench.run.synthetic import label_space
 from unseen_bench.run.timing import percentiles
 
-SPAWN = multiprocessing.get_context("spawn")
-ROOM = 12 << 20  # bytes a file may have while the disk counts as full
 BUDGET = 1 << 30  # bytes of memory that the service may take at most
-CALLERS = 6
+CALLERS, DIM = 6, 64
 
 
 def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--detector", default="online")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", default=None, help="where the journal goes; a real disk")
     arguments = command.parse(parser)
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        row = Soak(Path(folder), arguments.detector, arguments.seed).run(arguments.seconds)
-    print(json.dumps(row) if arguments.json else "\n".join(f"{name:>16}  {value}" for name, value in row.items()))
+    with tempfile.TemporaryDirectory() as folder:
+        row = Soak(Path(folder), arguments.seed).run(arguments.seconds)
+    command.show([row], arguments, lambda rows: [f"{name:>16}  {value}" for name, value in rows[0].items()])
     if row["lost"] or row["doubled"] or row["peak_memory_mb"] > BUDGET >> 20:
         sys.exit(1)
 
@@ -63,131 +54,108 @@ def main() -> None:
 class Soak:
     """A service, callers that keep count, and faults in a random order."""
 
-    def __init__(self, folder: Path, detector: str, seed: int) -> None:
-        self.folder, self.choice = folder, random.Random(seed)
-        self.labels = label_space(20, 100, 64)
-        self.labels.save(folder / "space")
-        self.port = _free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.choice, self.peak = folder, random.Random(seed), 0
         self.faults = dict.fromkeys(("kill", "stop", "full_disk", "slow_disk", "bad_clients", "clock_jump"), 0)
-        self.calls = Calls(self.labels)
-        self.peak = 0
-        self.process = self._started()
-        with Client(self.url, retries=20) as client:
-            self.calls.ids = [client.create(folder / "space", detector=detector).id for _ in range(2)]
+        self.service = Service(folder, *WORDS, keys=False)
+        self.url, self.port = self.service.url.geturl(), self.service.url.port or 0
+        self.calls = Calls([self.service.create(label_space(20, 100, DIM)).rsplit("/", 1)[1] for _ in range(2)])
 
     def run(self, seconds: float) -> Row:
         """What was counted over so many seconds of faults."""
-        threads = [threading.Thread(target=self.calls.call, args=(self.url, number)) for number in range(CALLERS)]
-        for thread in threads:
-            thread.start()
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
-            self._watched(self.choice.uniform(1, 4))
-            fault = self.choice.choice(list(self.faults))
-            self.faults[fault] += 1
-            getattr(self, fault)()
-        self.calls.stopping.set()
-        for thread in threads:
-            thread.join(120)
+        with ThreadPoolExecutor(CALLERS) as pool:
+            callers = [pool.submit(self.calls.call, self.url, number) for number in range(CALLERS)]
+            ends = time.monotonic() + seconds
+            while time.monotonic() < ends:
+                self._watched(self.choice.uniform(1, 4))
+                fault = self.choice.choice(list(self.faults))
+                self.faults[fault] += 1
+                getattr(self, fault)()
+            self.calls.stopping.set()
+        for caller in callers:
+            caller.result()
         return self._result()
 
     def kill(self) -> None:
-        os.kill(self.process.pid or 0, signal.SIGKILL)
-        self._again()
+        self._again(signal.SIGKILL)
 
     def stop(self) -> None:
-        os.kill(self.process.pid or 0, signal.SIGTERM)
-        self._again()
-
-    def full_disk(self) -> None:
-        """Let no file grow for a while: writes fail as on a disk without room, then there is room again."""
-        largest = max((path.stat().st_size for path in self.folder.rglob("*") if path.is_file()), default=ROOM)
-        self._limit_files(self.choice.choice([4096, largest]))
-        self._watched(2)
-        self._limit_files(resource.RLIM_INFINITY)
-
-    def slow_disk(self) -> None:
-        """Make every wait for the disk long by writers that wait for it all the time."""
-        writers = [SPAWN.Process(target=_write, args=(self.folder / f"noise-{n}", 3.0), daemon=True) for n in range(3)]
-        for writer in writers:
-            writer.start()
-        self._watched(3)
-        for writer in writers:
-            writer.join()
-
-    def bad_clients(self) -> None:
-        """Send what is no request, half of one, or hang up in the middle."""
-        for _ in range(40):
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
-                    connection.sendall(self.choice.randbytes(self.choice.randrange(1, 4000)))
-                    path = f"/v1/streams/{self.calls.ids[0]}/observe"
-                    connection.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n".encode())
-            except OSError:
-                continue
+        self._again(signal.SIGTERM)
 
     def clock_jump(self) -> None:
         """Start the service again with a clock that is hours off."""
-        os.kill(self.process.pid or 0, signal.SIGKILL)
-        self._again(jump=self.choice.choice([-7200.0, 7200.0]))
+        self._again(signal.SIGKILL, jump=self.choice.choice([-7200.0, 7200.0]))
 
-    def _again(self, jump: float = 0.0) -> None:
-        self.process.join(20)
-        self.process = self._started(jump)
+    def _again(self, how: int, jump: float = 0.0) -> None:
+        self.service.stop(how)
+        self.service = Service(self.folder, *WORDS, keys=False, port=self.port, jump=jump)
 
-    def _started(self, jump: float = 0.0) -> Any:
-        process = SPAWN.Process(target=_serve, args=(self.folder / "data", self.port, jump), daemon=True)
-        process.start()
-        _until_ready(self.url)
-        return process
+    def full_disk(self) -> None:
+        """Let no file grow for a while: writes fail as on a disk without room, then there is room again."""
+        largest = max(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+        for size in (self.choice.choice([4096, largest]), resource.RLIM_INFINITY):
+            resource.prlimit(self.service.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+            self._watched(2)
 
-    def _limit_files(self, size: int) -> None:
-        hard = resource.RLIM_INFINITY
-        resource.prlimit(self.process.pid or 0, resource.RLIMIT_FSIZE, (size, hard))
+    def slow_disk(self) -> None:
+        """Make every wait for the disk long by writers that wait for it all the time."""
+        ends = time.monotonic() + 3
+        with ThreadPoolExecutor(3) as pool:
+            for number in range(3):
+                pool.submit(write_until, self.folder / f"noise-{number}", ends)
+            self._watched(3)
+
+    def bad_clients(self) -> None:
+        """Send what is no request, half of one, or hang up in the middle."""
+        half = f"POST /v1/streams/{self.calls.ids[0]}/observe HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n"
+        for _ in range(40):
+            with suppress(OSError), self.service.socket() as connection:
+                connection.sendall(self.choice.randbytes(self.choice.randrange(1, 4000)))
+                connection.sendall(half.encode())
 
     def _watched(self, seconds: float) -> None:
         """Wait, and note how much memory the service takes meanwhile."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
-            self.peak = max(self.peak, _resident(self.process.pid))
+            self.peak = max(self.peak, self.service.memory())
             time.sleep(0.1)
 
     def _result(self) -> Row:
         with Client(self.url, retries=20) as client:
-            infos = {id: client.stream(id).info() for id in self.calls.ids}
-        os.kill(self.process.pid or 0, signal.SIGTERM)
-        self.process.join(20)
-        lost, doubled = self.calls.compared({id: self._journal(id) for id in self.calls.ids})
-        extra = sum(info["seq"] for info in infos.values()) - self.calls.samples
-        row: Row = {"requests": self.calls.requests, "acknowledged": self.calls.samples, "lost": lost}
-        row |= {"doubled": doubled + max(0, extra), **percentiles(self.calls.times)}
-        return row | {"peak_memory_mb": self.peak >> 20, "refused": self.calls.refused, **self.faults}
+            counted = sum(client.stream(id).info()["seq"] for id in self.calls.ids)
+        self.service.stop(signal.SIGTERM)
+        lost, calls = self.calls.lost({id: self._journal(id) for id in self.calls.ids}), self.calls
+        row: Row = {"requests": len(calls.times), "acknowledged": calls.samples, "lost": lost}
+        row |= {"doubled": calls.twice + max(0, counted - calls.samples), **percentiles(calls.times)}
+        return row | {"peak_memory_mb": self.peak >> 20, "refused": calls.refused, **self.faults}
 
     def _journal(self, id: str) -> torch.Tensor:
         """The samples in a stream's journal, read by nothing but SQLite."""
         with closing(sqlite3.connect(self.folder / "data" / "streams" / id / "journal.db")) as db:
             rows = db.execute("SELECT payload FROM entries WHERE kind = 'observe' ORDER BY id").fetchall()
-        samples = np.frombuffer(bytearray().join(row[0] for row in rows), dtype=np.float32)
-        return torch.from_numpy(samples).view(-1, self.labels.dim)
+        return torch.frombuffer(bytearray().join(row[0] for row in rows), dtype=torch.float32).view(-1, DIM)
+
+
+# samples between snapshots, and how many stay in the journal: all of them, to be counted
+WORDS = ("--encoder", "none", "--set", "every=2000", "--set", f"retain={10**7}")
 
 
 class Calls:
     """Callers that send again what was not answered, under the same key, and note every acknowledged sample."""
 
-    def __init__(self, labels: Any) -> None:
-        self.labels, self.ids = labels, list[str]()
-        self.stopping, self.lock = threading.Event(), threading.Lock()
+    def __init__(self, ids: list[str]) -> None:
+        self.ids, self.stopping, self.lock = ids, threading.Event(), threading.Lock()
         self.acknowledged: dict[tuple[str, int], torch.Tensor] = {}
         self.times: list[float] = []
-        self.requests = self.samples = self.refused = self.twice = 0
+        self.samples = self.refused = self.twice = 0
 
     def call(self, url: str, number: int) -> None:
         choice = random.Random(number)
         with Client(url, retries=0, timeout=10) as client:
             while not self.stopping.is_set():
-                id, z = choice.choice(self.ids), samples(self.labels.dim, choice)
-                self._until_answered(client, id, z)
+                generator = torch.Generator().manual_seed(choice.randrange(1 << 30))
+                z = normalize(torch.randn(choice.randint(1, 16), DIM, generator=generator), dim=-1)
+                self._until_answered(client, choice.choice(self.ids), z)
 
     def _until_answered(self, client: Client, id: str, z: torch.Tensor) -> None:
         key, started = uuid.uuid4().hex, time.perf_counter()
@@ -201,40 +169,23 @@ class Calls:
                 continue
             return self._note(id, z, rows, time.perf_counter() - started)
 
-    def _note(self, id: str, z: torch.Tensor, rows: list[dict[str, Any]], seconds: float) -> None:
+    def _note(self, id: str, z: torch.Tensor, rows: list[Record], seconds: float) -> None:
         with self.lock:
-            self.requests, self.samples = self.requests + 1, self.samples + len(rows)
+            self.samples += len(rows)
             self.times.append(seconds)
             for row, sample in zip(rows, z, strict=True):
                 self.twice += (id, row["seq"]) in self.acknowledged
                 self.acknowledged[id, row["seq"]] = sample
 
-    def compared(self, journals: dict[str, torch.Tensor]) -> tuple[int, int]:
-        """How many acknowledged samples are not in their place, and how many numbers were given twice."""
-        lost = 0
-        for (id, seq), sample in self.acknowledged.items():
-            lost += seq >= len(journals[id]) or not torch.equal(journals[id][seq], sample)
-        return lost, self.twice
+    def lost(self, journals: dict[str, torch.Tensor]) -> int:
+        """How many acknowledged samples are not in their place."""
+        return sum(
+            seq >= len(journals[id]) or not torch.equal(journals[id][seq], sample)
+            for (id, seq), sample in self.acknowledged.items()
+        )
 
 
-def samples(dim: int, choice: random.Random) -> torch.Tensor:
-    """A few random unit vectors."""
-    generator = torch.Generator().manual_seed(choice.randrange(1 << 30))
-    return normalize(torch.randn(choice.randint(1, 16), dim, generator=generator), dim=-1)
-
-
-def _serve(data: Path, port: int, jump: float) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file at its limit is an error, not the end
-    if jump:
-        real = time.time
-        time.time = lambda: real() + jump
-    durability = Durability(every=2000, retain=10**7)
-    settings = Settings(data, encoder=None, durability=durability, logs=data / "logs")
-    run(settings, port=port, demo=False, announce=len)
-
-
-def _write(path: Path, seconds: float) -> None:
-    ends = time.monotonic() + seconds
+def write_until(path: Path, ends: float) -> None:
     with path.open("wb") as file:
         while time.monotonic() < ends:
             file.seek(0)
@@ -242,30 +193,6 @@ def _write(path: Path, seconds: float) -> None:
             file.flush()
             os.fsync(file.fileno())
     path.unlink()
-
-
-def _until_ready(url: str, seconds: float = 60) -> None:
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    sys.exit("the service did not get ready")
-
-
-def _resident(pid: int | None) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        return 0
-
-
-def _free_port() -> int:
-    with listening_socket("127.0.0.1", 0) as listener:
-        return int(listener.getsockname()[1])
 
 
 if __name__ == "__main__":

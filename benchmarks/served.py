@@ -1,4 +1,4 @@
-"""A service in a process of its own, under attack, and a neighbour who observes meanwhile."""
+"""A service in a process of its own, for attack.py, fuzz.py, service.py and soak.py, and a neighbour who observes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,23 @@ from unseen.serve.http.auth import ApiKeys
 from unseen_bench.run import Row
 
 RAW = "application/octet-stream"
+MAIN = "import time; real = time.time; time.time = lambda: real() + {}; import unseen.__main__ as own; own.main()"
 
 
 class Service:
-    """`unseen serve` in a process of its own, with a key of the owner who attacks and one of a neighbour."""
+    """`unseen serve` in a process of its own, with a key of the owner who attacks and one of a neighbour.
 
-    def __init__(self, folder: Path, *words: str, keys: bool = True) -> None:
+    Its clock is `jump` seconds off.
+    """
+
+    def __init__(self, folder: Path, *words: str, keys: bool = True, port: int = 0, jump: float = 0.0) -> None:
         self.data, self.log = folder / "data", folder / "stderr"
         self.keys = {owner: ApiKeys(self.data).add(owner, "admin") for owner in "ab"} if keys else {}
+        call = ["serve", "--data", str(self.data), "--port", str(port), "--json", *words]
         with self.log.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "unseen", "serve", "--data", str(self.data), "--port", "0", "--json", *words],
-                stdout=subprocess.PIPE, stderr=errors, text=True,
-            )  # fmt: skip
+                [sys.executable, "-c", MAIN.format(jump), *call], stdout=subprocess.PIPE, stderr=errors, text=True
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         self.url = urlsplit(json.loads(line)["url"]) if line else urlsplit("")
@@ -65,11 +69,11 @@ class Service:
 
     def headers(self, owner: str, more: dict[str, str]) -> dict[str, str]:
         named = {name.replace("_", "-"): value for name, value in more.items()}
-        return named | ({"authorization": f"Bearer {self.keys[owner]}"} if owner in self.keys else {})
+        return ({"authorization": f"Bearer {self.keys[owner]}"} if owner in self.keys else {}) | named
 
-    def create(self, labels: LabelSpace, owner: str = "a") -> str:
+    def create(self, labels: LabelSpace, owner: str = "a", settings: bytes = b'{"detector": "online"}') -> str:
         """The path of a new stream; "" where it is refused."""
-        body, media = form(space=labels_bytes(labels), stream=b'{"detector": "online"}')
+        body, media = form(space=labels_bytes(labels), stream=settings)
         status, answer = self.call("POST", "/v1/streams", body, owner=owner, content_type=media)
         return f"/v1/streams/{json.loads(answer)['id']}" if status == 201 else ""
 
