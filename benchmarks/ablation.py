@@ -12,10 +12,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import families
-from stored_suites import ORDERS, streams, suites_parser
+from stored_suites import ORDERS, SETS, SUITES, load_suite, suites_parser
 from unseen import LabelSpace
 from unseen.detectors import PooledEvidence
 from unseen.detectors.pooled.constants import POOLED
@@ -46,35 +47,37 @@ Load = Callable[[], tuple[LabelSpace, Trial]]
 
 
 def main() -> None:
-    parser = suites_parser(__doc__, seeds=3)
+    parser = suites_parser(__doc__, seeds=3, chosen=SETS, most=10**9)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--families", nargs="*", choices=families.FAMILIES, default=list(families.FAMILIES))
     arguments = command.parse(parser)
     command.run_and_print(cases(arguments), arguments, table)
 
 
 def cases(arguments: Arguments) -> Iterator[Case]:
     for seed in command.seeds(arguments):
-        for suite, name, load in (*of_suites(arguments), *of_families(arguments, seed)):
+        for suite, name, load in streams(arguments, seed):
             for variant in arguments.variants:
-                key = {"part": "ablation", "suite": suite, "set": name, "seed": seed, "variant": variant}
+                key = {"suite": suite, "set": name, "seed": seed, "variant": variant}
                 yield Case(key, functools.partial(measure, load, seed, variant))
 
 
-def of_suites(arguments: Arguments) -> Iterator[tuple[str, str, Load]]:
-    for suite, name, load in streams(arguments):
-        yield suite, name, lambda load=load, name=name: (load().labels, load().against(name))
+def streams(arguments: Arguments, seed: int) -> Iterator[tuple[str, str, Load]]:
+    """Yield suite, unknown set and what loads names and images: those of suites, and families without far images."""
+    for suite in arguments.suites:
+        for name in SUITES[suite]:
+            yield suite, name, functools.partial(of_suite, suite, name, arguments.folder, arguments.most)
+    for negatives in families.NEGATIVES:
+        for name in families.FAMILIES:
+            yield f"family, {negatives}", name, functools.partial(near, arguments.folder, name, negatives, seed)
 
 
-def of_families(arguments: Arguments, seed: int) -> Iterator[tuple[str, str, Load]]:
-    for name in arguments.families:
-        for negatives in families.NEGATIVES:
-            yield f"family, {negatives}", name, functools.partial(near, arguments, name, negatives, seed)
+def of_suite(suite: str, name: str, folder: Path, most: int) -> tuple[LabelSpace, Trial]:
+    loaded = load_suite(suite, folder, most)
+    return loaded.labels, loaded.against(name)
 
 
-def near(arguments: Arguments, name: str, negatives: str, seed: int) -> tuple[LabelSpace, Trial]:
-    """A family without far unknown images."""
-    labels, pool = families.drawn(arguments.folder, name, negatives, seed)
+def near(folder: Path, name: str, negatives: str, seed: int) -> tuple[LabelSpace, Trial]:
+    labels, pool = families.drawn(folder, name, negatives, seed)
     return labels, pool[(pool.source < 2).nonzero().squeeze(1)]
 
 

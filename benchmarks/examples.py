@@ -4,22 +4,20 @@
     python benchmarks/examples.py FOLDER --suites tin-near-0 tin-near-2 --shots 5 --methods pooled neglabel --seeds 3
 
 Examples of a draw are the same for every method and left out of every stream. `zero-shot` is the recommended detector
-from names alone, on the same streams; `pooled` has the examples, of which one of each class with four or more teaches
-nothing and sets the threshold, as everywhere; with `all-teach` none is spared, and the stream sets the threshold. `+`
-after a frozen method: its label space is moved by the examples. A seed is one draw of examples and one order of
-arrival. Figures are in percent.
+from names alone, on the same streams; `pooled` has the examples, some of which teach nothing and set the threshold, as
+everywhere. `+` after a frozen method: its label space is moved by the examples. A seed is one draw of examples and one
+order of arrival. Figures are in percent.
 """
 
 import functools
-from argparse import ArgumentParser
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 
-from stored_suites import NEAR, OFFLINE, SETS, load_suite
+from stored_suites import SUITES, load_suite, suites_parser
 from unseen import LabelSpace, detectors
 from unseen.detectors import Detector
 from unseen.labels import Examples, with_examples
@@ -29,42 +27,30 @@ from unseen_bench.run import Case, Row, command, grouped, markdown_table, mean
 from unseen_bench.run.command import Arguments
 from unseen_bench.trial import Trial
 
-SUITES = {**SETS, **NEAR, **OFFLINE}
 SHOTS = (1, 2, 4, 8, 16)
 FEWEST_LEFT = 2  # images of each known class that stay for the stream
-OWN = ("zero-shot", "pooled", "all-teach")
-METHODS = (*OWN, "neglabel", "neglabel+", "mcm", "mcm+", *fewshot.REGISTRY)
-FIGURES = {"margin_auroc": "AUROC", "margin_fpr95_id": "FPR95", "accuracy": "names"}
+METHODS = ("zero-shot", "pooled", "neglabel", "neglabel+", "mcm", "mcm+", *fewshot.REGISTRY)
+FIGURES = {
+    "margin_auroc": "AUROC",
+    "margin_fpr95_id": "FPR95",
+    "accuracy": "names",
+    "kept": "kept",
+    "rejected": "rejected",
+}
 
 
 def main() -> None:
-    arguments = command.parse(arguments_parser())
+    parser = suites_parser(__doc__, seeds=3, chosen=["tin-near-0", "imagenet200"])
+    parser.add_argument("--shots", nargs="+", type=int, default=list(SHOTS), help="examples of each class")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    arguments = command.parse(parser)
     command.run_and_print(cases(arguments), arguments, tables)
 
 
-def arguments_parser() -> ArgumentParser:
-    parser = command.parser(__doc__, features=True, resumes=True, seeds=3)
-    parser.add_argument("--suites", nargs="+", choices=SUITES, default=["tin-near-0", "imagenet200"])
-    parser.add_argument("--sets", nargs="+", help="unknown sets (default: all of a suite)")
-    parser.add_argument("--shots", nargs="+", type=int, default=list(SHOTS), help="examples of each class")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--most", type=int, default=3000, help="images of each set, drawn at random (3000)")
-    return parser
-
-
-class Source(NamedTuple):
-    """Where examples are drawn from, and how."""
-
-    suite: str
-    folder: Path
-    shots: int
-    seed: int
-    most: int
-
-
 class Drawn(NamedTuple):
-    """Examples, and the samples that are left for streams."""
+    """The names of a suite, some examples of each, and the samples that are left for streams."""
 
+    space: LabelSpace
     examples: Examples
     rest: Trial
 
@@ -74,112 +60,84 @@ def cases(arguments: Arguments) -> Iterator[Case]:
         for shots in arguments.shots:
             for seed in command.seeds(arguments):
                 for name in SUITES[suite]:
-                    if arguments.sets and name not in arguments.sets:
-                        continue
                     for method in arguments.methods:
                         key = {"suite": suite, "set": name, "shots": shots, "seed": seed, "method": method}
                         key["most"] = arguments.most
                         yield Case(key, functools.partial(judge, arguments.folder, **key))
 
 
-def judge(folder: Path, *, suite: str, set: str, method: str, **options: Any) -> Row:
+def judge(folder: Path, *, suite: str, set: str, method: str, **source: Any) -> Row:
     """The figures of one method on one stream; none where a class has too few images."""
-    source = Source(suite, folder, **options)
-    drawn = draw(source)
+    drawn = draw(folder, suite, **source)
     if drawn is None:
         return {}
     wanted = torch.tensor([0, drawn.rest.sources.index(set)])
-    trial = drawn.rest[torch.isin(drawn.rest.source, wanted).nonzero().squeeze(1)].ordered("shuffled", source.seed)
-    found = evaluate(build(method, source), trial).metrics
-    return {name: 100 * found[name] for name in (*FIGURES, "kept", "rejected")}
+    rows = torch.isin(drawn.rest.source, wanted).nonzero().squeeze(1)
+    trial = drawn.rest[rows].ordered("shuffled", source["seed"])
+    found = evaluate(build(method, folder, suite, **source), trial).metrics
+    return {name: 100 * found[name] for name in FIGURES}
 
 
 @functools.cache
-def draw(source: Source) -> Drawn | None:
+def draw(folder: Path, suite: str, *, shots: int, seed: int, most: int) -> Drawn | None:
     """The examples of each known class, and everything else."""
-    pool = load_suite(source.suite, source.folder, source.most).pool
-    generator = torch.Generator().manual_seed(source.seed)
+    loaded = load_suite(suite, folder, most)
+    pool, generator = loaded.pool, torch.Generator().manual_seed(seed)
     names = torch.randperm(len(pool.label[pool.is_id].unique()), generator=generator)
     chosen = []
     for name in names.tolist():
         members = (pool.label == name).nonzero().squeeze(1)
-        if len(members) < source.shots + FEWEST_LEFT:
+        if len(members) < shots + FEWEST_LEFT:
             return None
-        chosen.append(members[torch.randperm(len(members), generator=generator)[: source.shots]])
+        chosen.append(members[torch.randperm(len(members), generator=generator)[:shots]])
     rows = torch.cat(chosen)
     left = torch.ones(len(pool.z), dtype=torch.bool)
     left[rows] = False
-    return Drawn(Examples(pool.z[rows], pool.label[rows]), pool[left.nonzero().squeeze(1)])
+    return Drawn(loaded.labels, Examples(pool.z[rows], pool.label[rows]), pool[left.nonzero().squeeze(1)])
 
 
 @functools.cache
-def moved(source: Source, *, all_teach: bool) -> LabelSpace:
-    drawn, space = draw(source), load_suite(source.suite, source.folder, source.most).labels
+def build(method: str, folder: Path, suite: str, **source: Any) -> Detector:
+    """A method that has seen what it may see of a draw; an unknown set changes nothing in it."""
+    drawn = draw(folder, suite, **source)
     assert drawn is not None
-    found = with_examples(space, drawn.examples)
-    return replace(found, spared=None) if all_teach else found
-
-
-@functools.cache
-def build(method: str, source: Source) -> Detector:
-    space = load_suite(source.suite, source.folder, source.most).labels
     if method in fewshot.REGISTRY:
-        drawn = draw(source)
-        assert drawn is not None
-        return fewshot.make(method, space, drawn.examples, seed=source.seed)
-    if method == "zero-shot":
-        return detectors.make(detectors.DEFAULT, space)
-    if method in ("pooled", "all-teach"):
-        return detectors.make(detectors.DEFAULT, moved(source, all_teach=method == "all-teach"))
-    used = moved(source, all_teach=True) if method.endswith("+") else space
-    return detectors.make(method.removesuffix("+"), used)
+        return fewshot.make(method, drawn.space, drawn.examples, seed=source["seed"])
+    if method == "pooled" or method.endswith("+"):
+        return detectors.make(method.removesuffix("+"), with_examples(drawn.space, drawn.examples))
+    return detectors.make("pooled" if method == "zero-shot" else method, drawn.space)
 
 
 def tables(rows: list[Row]) -> Iterator[str]:
-    """Yield tables per suite, means over sets and draws: methods, verdicts, and what is gained."""
-    measured = [row for row in rows if "margin_auroc" in row]
-    for (suite,), streams in grouped(measured, "suite").items():
-        sets = ", ".join(dict.fromkeys(row["set"] for row in streams))
-        yield f"\n{suite} ({sets}): {' / '.join(FIGURES.values())}\n"
-        yield from by_shots("needs examples", streams, FIGURES)
-        own = [row for row in streams if row["method"] in OWN]
-        yield "\nknown kept / unknown rejected at a recall of 95 %\n"
-        yield from by_shots("threshold", own, ("kept", "rejected"))
-        yield "\npooled - zero-shot: mean / worst of all sets and draws\n"
-        yield from markdown_table(["gain", *columns(own)], gains(own))
+    """Yield two tables per suite, means over sets and draws by the number of examples: methods, and what is gained."""
+    for (suite,), streams in grouped((row for row in rows if "kept" in row), "suite").items():
+        shots = sorted({row["shots"] for row in streams})
+        heads = [f"{count} of each class" for count in shots]
+        by_shots = grouped(streams, "method", "shots")
+        methods = dict.fromkeys(row["method"] for row in streams)
+        yield f"\n{suite} ({', '.join(SUITES[suite])}): {' / '.join(FIGURES.values())}\n"
+        yield from markdown_table(
+            ["needs examples", *heads], ([m, *(cell(by_shots[m, count]) for count in shots)] for m in methods)
+        )
+        if {"zero-shot", "pooled"} <= methods.keys():
+            yield "\npooled - zero-shot: mean / worst of all sets and draws\n"
+            yield from markdown_table(["gain", *heads], gains(streams))
 
 
-def columns(rows: list[Row]) -> list[str]:
-    return [f"{shots} of each class" for shots in sorted({row["shots"] for row in rows})]
+def cell(rows: list[Row]) -> str:
+    return " / ".join(f"{mean(rows, name):.1f}" for name in FIGURES)
 
 
-def by_shots(head: str, rows: list[Row], names: Iterable[str]) -> Iterator[str]:
-    """Yield a table of some figures: a row per method, a column per number of examples."""
-    shots = sorted({row["shots"] for row in rows})
-    lines = []
-    for (method,), found in grouped(rows, "method").items():
-        lines.append([str(method), *(cell([row for row in found if row["shots"] == count], names) for count in shots)])
-    yield from markdown_table([head, *columns(rows)], lines)
-
-
-def gains(rows: list[Row]) -> list[list[str]]:
-    """For AUROC and names how much examples gain, by their number: on average, and at worst."""
-    streams = grouped(rows, "shots", "set", "seed").values()
-    pairs = [{row["method"]: row for row in stream} for stream in streams]
-    pairs = [pair for pair in pairs if {"zero-shot", "pooled"} <= pair.keys()]
-    lines = []
+def gains(rows: list[Row]) -> Iterator[list[str]]:
+    """Yield for AUROC and names how much examples gain, by their number."""
+    by_method = [{row["method"]: row for row in stream} for stream in grouped(rows, "shots", "set", "seed").values()]
     for figure in ("margin_auroc", "accuracy"):
         found: dict[int, list[float]] = {}
-        for pair in pairs:
-            gain = pair["pooled"][figure] - pair["zero-shot"][figure]
-            found.setdefault(pair["pooled"]["shots"], []).append(gain)
-        cells = (f"{sum(found[n]) / len(found[n]):+.1f} / {min(found[n]):+.1f}" for n in sorted(found))
-        lines.append([FIGURES[figure], *cells])
-    return lines
-
-
-def cell(rows: list[Row], names: Iterable[str]) -> str:
-    return " / ".join(f"{mean(rows, name):.1f}" for name in names) if rows else ""
+        for stream in by_method:
+            gain = stream["pooled"][figure] - stream["zero-shot"][figure]
+            found.setdefault(stream["pooled"]["shots"], []).append(gain)
+        cells = (f"{fmean(some):+.1f} / {min(some):+.1f}" for _, some in sorted(found.items()))
+        yield [FIGURES[figure], *cells]
 
 
 if __name__ == "__main__":

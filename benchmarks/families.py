@@ -42,14 +42,13 @@ ORDERS = ("shuffled", "id_first")
 def main() -> None:
     parser = command.parser(__doc__, features=True, resumes=True, seeds=3)
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
-    parser.add_argument("--negatives", nargs="+", choices=NEGATIVES, default=list(NEGATIVES))
     arguments = command.parse(parser)
     command.run_and_print(cases(arguments), arguments, table)
 
 
 def cases(arguments: Arguments) -> Iterator[Case]:
     for family in arguments.families:
-        for negatives in arguments.negatives:
+        for negatives in NEGATIVES:
             for order in ORDERS:
                 for seed in command.seeds(arguments):
                     key = {"family": family, "negatives": negatives, "order": order, "seed": seed}

@@ -21,17 +21,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-import verdict_goals
-from unseen import LabelSpace, Session, detectors
+from stored_suites import ORDERS
+from unseen import LabelSpace, Session
 from unseen.features import Features, load_features
-from unseen.threshold import Adaptive
 from unseen_bench.evaluate import evaluate
 from unseen_bench.run import Case, Row, command, grouped
 from unseen_bench.run.command import Arguments
 from unseen_bench.trial import Trial
-from verdicts import frozen_figures, frozen_scores, stream_table, verdict_figures
+from verdicts import figures, frozen_scores, goal_lines, stream_table
 
-ORDERS = ("shuffled", "id_first", "ood_first")
 FAR = ("textures10", "intel_scenes", "flowers102", "mnist")
 NAMES = {"imagenet_val5": (10, 20, 50, 100, 200, 400), "tin_val": (5, 10, 20, 50, 100, 150)}  # by images
 NEGATIVES = ("imagenet", "imagenet+other", "other", "surrogate")
@@ -73,14 +71,7 @@ def cases(arguments: Arguments) -> Iterator[Case]:
         draw = Draw.of(space)
         for name in ("near", *random.Random(space + 1).sample(FAR, 2)):
             for order in ORDERS:
-                key = {
-                    "suite": draw.title,
-                    "set": name,
-                    "order": order,
-                    "seed": space,
-                    "sets": [name],
-                    **draw._asdict(),
-                }
+                key = {"suite": draw.title, "set": name, "order": order, "seed": space, **draw._asdict()}
                 yield Case(key, functools.partial(judge, space, name, order, arguments.folder))
 
 
@@ -88,9 +79,7 @@ def judge(space: int, name: str, order: str, folder: Path) -> Row:
     """Every figure of one stream."""
     labels, pool = drawn(space, name, folder)
     trial = pool.ordered(order, space)
-    evaluation = evaluate(Session(detectors.make(detectors.DEFAULT, labels), Adaptive()), trial)
-    found = verdict_figures(evaluation, name, labels.id_anchors)
-    return found | frozen_figures(evaluation, name, frozen_scores(labels, trial.z))
+    return figures(evaluate(Session(labels), trial), name, labels, frozen_scores(labels, trial.z))
 
 
 def drawn(space: int, name: str, folder: Path) -> tuple[LabelSpace, Trial]:
@@ -150,7 +139,7 @@ def tables(rows: list[Row]) -> Iterator[str]:
     yield from stream_table(rows, sets_in=())
     for (suite,), group in grouped(rows, "suite").items():
         yield f"\n{suite}:\n"
-        yield from verdict_goals.lines(group)
+        yield from goal_lines(group)
 
 
 if __name__ == "__main__":

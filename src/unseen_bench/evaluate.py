@@ -18,7 +18,6 @@ from unseen.session import Session
 from unseen.threshold import Fixed, RecallInterval
 from unseen.verdicts import Verdicts
 from unseen_bench.metrics import (
-    ReliabilityBin,
     balanced_at_recall,
     best_balanced,
     calibration_error,
@@ -57,11 +56,6 @@ class Evaluation:
     def output(self) -> DetectorOutput:
         """What the detector returned."""
         return self.verdicts.output
-
-    @property
-    def reliability(self) -> list[ReliabilityBin]:
-        """How p_known and truth agree, by p_known."""
-        return reliability(self.verdicts.p_known, self.trial.is_id)
 
 
 SessionOrDetector = Session | Detector[Any]  # a detector alone gets the rule that a session gives it

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unseen.errors import import_extra
-from unseen_bench.metrics import ReliabilityBin
 from unseen_bench.run import Row, mean_and_deviation
 
 INK = "#010203"  # stands for the page's own ink until the SVG is written
@@ -46,20 +45,6 @@ def histograms(margins: Mapping[str, Margins]) -> str:
                     axis.set_title(name)
                 if column == 0:
                     axis.set_ylabel(method)
-        _legend(figure, axes)
-        return svg()
-
-
-def reliability(groups: Mapping[str, Mapping[str, Sequence[ReliabilityBin]]]) -> str:
-    """Draw the share of known images against their mean p_known: a panel per group, a line per part of it."""
-    with _panels(len(groups), height=2.9) as (figure, axes, svg):
-        for axis, (title, parts) in zip(axes.flat, groups.items(), strict=False):
-            axis.plot([0, 1], [0, 1], color=INK, linewidth=0.6, linestyle=":")
-            for index, (name, bins) in enumerate(parts.items()):
-                points = [(one.p_known, one.known) for one in bins if one.samples]
-                style = {"color": _colour(index), "linestyle": _style(index), "marker": "o", "markersize": 3}
-                axis.plot(*zip(*points, strict=True), label=name, **style)
-            axis.set(title=title, xlabel="p_known", ylabel="share known", xlim=(0, 1), ylim=(0, 1.01))
         _legend(figure, axes)
         return svg()
 

@@ -104,7 +104,6 @@ def to_result(
         "by_set": {name: _defined_metrics(run, metrics) for name, metrics in evaluation.by_source.items()},
         **_defined_metrics(run, evaluation.metrics),
         "over_time": [_defined_metrics(run, part) for part in course],
-        "reliability": [list(finite(one._asdict()).values()) for one in evaluation.reliability if run.is_judged],
         **evaluation.cost._asdict(),
         "torch": torch.__version__,
     }
