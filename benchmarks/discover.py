@@ -29,7 +29,7 @@ from unseen.cli.spaces import load_vocabulary
 from unseen.discover import Group, Vocabulary, group, promote
 from unseen.discover.clustering import average_linkage, describe_images
 from unseen.features import load_features
-from unseen_bench.run import Case, Row, command, grouped, markdown_table
+from unseen_bench.run import Case, Row, command, grouped, markdown_table, mean
 
 HIDDEN = (5, 20, 50)
 SETS = ("imagenet200", "tiny-imagenet", "cifar100")
@@ -195,11 +195,11 @@ def share_of(right: Tensor, among: Tensor) -> float:
 
 def main() -> None:
     parser = command.parser(__doc__, features=True, resumes=True, seeds=2)
-    parser.add_argument("--sets", default=",".join(SETS), help="which sets (all)")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     arguments = command.parse(parser)
     keys = [
         {"set": which, "hidden": hidden, "seed": seed}
-        for which in arguments.sets.split(",")
+        for which in arguments.sets
         for hidden in HIDDEN
         for seed in command.seeds(arguments)
     ]
@@ -226,21 +226,15 @@ def table(rows: list[Row]) -> Iterator[str]:
     """Yield two tables: groups and their names, then promotion. Shares in percent, means over seeds."""
     for count, columns in (("unknown", GROUPS), ("promoted", PROMOTION)):
         lines = (
-            (f"{which}, {hidden}", f"{mean(some, count):,.1f}", *(percent(some, name) for name in columns.values()))
+            (
+                f"{which}, {hidden}",
+                f"{mean(some, count):,.1f}",
+                *(f"{100 * mean(some, name):.1f}" for name in columns.values()),
+            )
             for (which, hidden), some in grouped(rows, "set", "hidden").items()
         )
         yield from markdown_table(("set, hidden", count, *columns), lines)
         yield ""
-
-
-def mean(rows: list[Row], name: str) -> float:
-    found = [row[name] for row in rows if row[name] is not None]
-    return float(np.mean(found)) if found else float("nan")
-
-
-def percent(rows: list[Row], name: str) -> str:
-    value = mean(rows, name)
-    return "—" if np.isnan(value) else f"{100 * value:.1f}"
 
 
 if __name__ == "__main__":

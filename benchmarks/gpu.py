@@ -1,7 +1,7 @@
-"""How fast the paper's scan, the recommended detector and the encoder are on a GPU, beside what the GPU can do.
+"""How fast the paper's scan and the encoder are on a GPU, beside what the GPU can do.
 
     python benchmarks/gpu.py                                  # all but `actors`, which need the files of an encoder
-    python benchmarks/gpu.py --only tower files --batches 256 512
+    python benchmarks/gpu.py --only tower files
     python benchmarks/gpu.py --only actors --count 32768      # `unseen encode` by Ray actors that share the GPU
     python benchmarks/gpu.py --json                           # one JSON object per line
 
@@ -29,13 +29,12 @@ from torch import Tensor
 
 from speed import naive_loop
 from unseen import LabelSpace
-from unseen.detectors import Detector, Online, PooledEvidence
-from unseen.encoders.gpu_jpeg import resized
+from unseen.detectors import Online
 from unseen.encoders.offline.encoder import OfflineEncoder
 from unseen.encoders.offline.image_tower import SIZES
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
-from unseen.images import Entry, Image, find_images
+from unseen.images import Entry, find_images
 from unseen.images.sources import usable_cores
 from unseen.scale import cluster, encode
 from unseen_bench.run import Row, command
@@ -45,6 +44,7 @@ from unseen_bench.run.timing import median_seconds
 
 REPOSITORY = Path(__file__).parents[1]
 KNOWN, NEGATIVES, DIM = 1_000, 10_000, 512
+BATCH = 512  # images the tower gets at once
 IMAGES, SETS = 50_000, (10_000, 10_000, 10_000, 5_640)  # known images, and those of four unknown sets
 MULTIPLICATIONS = 12 * (197 * 12 * 768**2 + 2 * 197**2 * 768) + 196 * 768**2 + 768 * 512  # of an image, as a textbook
 PICTURES = {"500 x 375": ((500, 375), 93), "96 x 72": ((96, 72), 90)}  # width and height, quality
@@ -56,7 +56,6 @@ def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[name for name in PARTS if name != "actors"])
     parser.add_argument("--untested", action="store_true", help="do not run the tests first")
-    parser.add_argument("--batches", nargs="+", type=int, default=[512], help="images the tower gets at once")
     parser.add_argument("--count", type=int, default=8192, help="files of the longest runs")
     arguments = command.parse(parser)
     if not arguments.untested:
@@ -129,20 +128,6 @@ def scan_rows(_: Arguments) -> Iterator[Row]:
     }
 
 
-def batches(_: Arguments) -> Iterator[Row]:
-    labels = label_space(KNOWN, NEGATIVES, DIM).to(device="cuda")
-    z = streams(labels)[0][:16_384]
-    for name, detector in (("pooled", PooledEvidence(labels)), ("online", Online(labels))):
-        seconds = median_seconds(partial(in_batches, detector, z))
-        yield {"case": f"{name}, batches of 512", "µs per sample": 1e6 * seconds / len(z)}
-
-
-def in_batches(detector: Detector, z: Tensor) -> None:
-    state = detector.start()
-    for part in z.split(512):
-        _, state = detector.observe(state, part)
-
-
 class RandomOffline(OfflineEncoder):
     """The offline encoder without its files."""
 
@@ -156,50 +141,35 @@ class RandomOffline(OfflineEncoder):
         return CLIPVisionModelWithProjection(CLIPVisionConfig(**SIZES)).eval()
 
 
-def tower(arguments: Arguments) -> Iterator[Row]:
+def tower(_: Arguments) -> Iterator[Row]:
     encoder = RandomOffline(device="cuda")
-    for batch in arguments.batches:
-        pixels = torch.randint(0, 256, (batch, 224, 224, 3), dtype=torch.uint8, device="cuda")
-        took = device_seconds(lambda x=pixels: encoder.vectors(x))
-        rate = 2.0 * MULTIPLICATIONS * batch / took / 1e12
-        yield {"case": f"tower, batch {batch}", "images/s": batch / took, "TFLOP/s": rate,
-               "of ceiling": rate / measured_ceilings()["bf16 TFLOP/s"]}  # fmt: skip
+    pixels = torch.randint(0, 256, (BATCH, 224, 224, 3), dtype=torch.uint8, device="cuda")
+    took = device_seconds(lambda: encoder.vectors(pixels))
+    rate = 2.0 * MULTIPLICATIONS * BATCH / took / 1e12
+    of_ceiling = rate / measured_ceilings()["bf16 TFLOP/s"]
+    yield {"case": f"tower, batch {BATCH}", "images/s": BATCH / took, "TFLOP/s": rate, "of ceiling": of_ceiling}
 
 
 def files(arguments: Arguments) -> Iterator[Row]:
-    encoder, batch = RandomOffline(device="cuda"), arguments.batches[0]
+    encoder = RandomOffline(device="cuda")
     for name, (size, quality) in PICTURES.items():
-        yield agreement(encoder, name, [picture(size, seed) for seed in range(32)])
         with tempfile.TemporaryDirectory() as folder:
             entries = list(find_images(write_files(Path(folder), size, quality, arguments.count)))
             for decoder in DECODERS:
-                yield {"case": f"{name}, {decoder}", "cores": usable_cores(), **run(encoder, entries, decoder, batch)}
+                yield {"case": f"{name}, {decoder}", "cores": usable_cores(), **run(encoder, entries, decoder)}
 
 
-def run(encoder: RandomOffline, entries: Sequence[Entry], decoder: str, batch: int) -> Row:
+def run(encoder: RandomOffline, entries: Sequence[Entry], decoder: str) -> Row:
     """The rate of a run over files after a short one."""
     try:
         launcher = make_launcher(encoder, decoder)
     except (EncoderError, MissingExtra) as error:
         return {"images/s": None, "why": str(error)}
     count = len(entries) if decoder == "gpu" else min(len(entries), 2048)
-    list(encode_ahead(entries[: 2 * batch], launcher, size=batch))
+    list(encode_ahead(entries[: 2 * BATCH], launcher, size=BATCH))
     started = time.perf_counter()
-    done = sum(len(one.new) for one in encode_ahead(entries[:count], launcher, size=batch))
+    done = sum(len(one.new) for one in encode_ahead(entries[:count], launcher, size=BATCH))
     return {"images/s": done / (time.perf_counter() - started), "images": done}
-
-
-@torch.inference_mode()
-def agreement(encoder: RandomOffline, name: str, pictures: Sequence[Pillow.Image]) -> Row:
-    """Vectors of pictures that torch resizes on the GPU against those that Pillow resizes."""
-    steps = encoder.byte_steps
-    expected = encoder.vectors(steps.cropped([Image("", one) for one in pictures]))
-    on_gpu: list[Tensor] = [torch.from_numpy(np.array(one)).permute(2, 0, 1).cuda() for one in pictures]
-    found = encoder.vectors(torch.stack([resized(one, steps) for one in on_gpu]))
-    took = device_seconds(lambda: [resized(one, steps) for one in on_gpu])
-    cosine = (expected * found).sum(1)
-    return {"case": f"{name}, resized by torch", "images/s": len(pictures) / took,
-            "mean cosine": float(cosine.mean()), "least cosine": float(cosine.min())}  # fmt: skip
 
 
 def picture(size: tuple[int, int], seed: int) -> Pillow.Image:
@@ -227,7 +197,7 @@ def write_files(folder: Path, size: tuple[int, int], quality: int, count: int) -
 def actors(arguments: Arguments) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         photos = write_files(Path(folder), *PICTURES["500 x 375"], arguments.count)
-        job = encode.EncodeJob("offline", None, arguments.batches[0])
+        job = encode.EncodeJob("offline", None, BATCH)
         arrived, started = list[tuple[float, int]](), time.perf_counter()
         with cluster.connect("local") as ray:
             plan = encode.plan(ray, [photos], Path(folder) / "features", job, size=encode.NUMBERS.shard)
@@ -241,7 +211,6 @@ def actors(arguments: Arguments) -> Iterator[Row]:
 PARTS: Mapping[str, Callable[[Arguments], Iterator[Row]]] = {
     "ceilings": ceilings,
     "scan": scan_rows,
-    "batches": batches,
     "tower": tower,
     "files": files,
     "actors": actors,

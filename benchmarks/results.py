@@ -3,7 +3,7 @@
     python benchmarks/results.py ../shared/clip-b16 [--out results] [--suites imagenet200]
 
 Rows are kept in --out as soon as they are computed: a call that was stopped goes on where it stopped, and a second call
-computes only what is new. results.md in --out is written after every suite, beside an HTML page of each. Every
+computes only what is new. results.md in --out is written after every suite. Every
 training-free method has ten seeds; only the suite with 10,000 negatives, where a sample costs ten times as much, and
 the upper bound on long streams have fewer. The tables say how many each line has. The CIFAR suites need the offline
 text tower; without it they are left out, and the page says so. Verdicts are printed by benchmarks/verdicts.py.
@@ -11,14 +11,14 @@ text tower; without it they are left out, and the page says so. Verdicts are pri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from unseen.errors import EncoderError, MissingExtra
 from unseen_bench import suites
-from unseen_bench.exhibits import page, tables
+from unseen_bench.exhibits import tables
 from unseen_bench.exhibits.tables import verdict_tables
 from unseen_bench.oracles import PLAIN
 from unseen_bench.run import (
@@ -28,12 +28,10 @@ from unseen_bench.run import (
     Run,
     code_version,
     command,
-    compare_runs,
     default_detectors,
     list_runs,
     markdown_table,
     run_all,
-    with_sweeps,
 )
 from unseen_bench.run.paper import methods_of
 
@@ -42,32 +40,22 @@ FREE = tuple(name for name in default_detectors() if name not in ORACLES)
 ONE_GROUP = "neglabel groups=1"  # Eq. 3 as the online paper prints it: an ablation
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Some runs of one suite."""
 
     suite: str
     detectors: tuple[str, ...]
     seeds: int
     orders: tuple[str, ...] = ("shuffled",)
-    sweeps: tuple[str, ...] = ()
 
     def runs(self, suite: suites.Suite) -> list[Run]:
-        runs = list_runs(suite, names=self.detectors, orders=self.orders, seeds=self.seeds)
-        return with_sweeps(runs, self.sweeps)
+        return list_runs(suite, names=self.detectors, orders=self.orders, seeds=self.seeds)
 
 
 PLAN = (
     Part("imagenet200", (*FREE, ONE_GROUP, *PLAIN), 10),
     Part("imagenet200", methods_of(["*fitted"]), 1),
     Part("imagenet200", LEARNING, 3, ("id_first", "ood_first", "temporal")),
-    Part(
-        "imagenet200",
-        ("online",),
-        1,
-        ("shuffled",),
-        ("kappa=0.02,0.05,0.1,0.2", "rho=0.01,0.03,0.1,0.3", "beta=0.8,0.95,0.99"),
-    ),
     Part("imagenet200-lowres", (*FREE, ONE_GROUP, *PLAIN), 10),
     Part("imagenet200-lowres", methods_of(["*fitted"]), 1),
     Part("imagenet1k-surrogate", (*FREE, ONE_GROUP, *PLAIN), 3),
@@ -99,7 +87,7 @@ def main() -> None:
 
 
 def suite_section(name: str, features: Path, out: Path, workers: int | None) -> str:
-    """One suite's part of the page, its own page beside its rows; or that it cannot be read here."""
+    """One suite's part of the page, or that it cannot be read here."""
     try:
         suite = suites.load(name, features)
     except (EncoderError, MissingExtra) as error:
@@ -109,11 +97,10 @@ def suite_section(name: str, features: Path, out: Path, workers: int | None) -> 
     for _, row in run_all(suite, runs, results, workers=workers):
         rows.append(row)
         command.progress(len(rows), len(runs))
-    page.write(out / f"{name}.html", suite, rows, results)
-    return section(suite, rows, results)
+    return section(suite, rows)
 
 
-def section(suite: suites.Suite, rows: list[Row], results: ResultFolder) -> str:
+def section(suite: suites.Suite, rows: list[Row]) -> str:
     """One suite's part of the page."""
     counts = f"{len(suite.labels.names):,} names, {len(suite.labels.negatives):,} negatives"
     text = f"\n## {suite.name}\n\n{suite.about}. {counts}.\n"
@@ -121,13 +108,6 @@ def section(suite: suites.Suite, rows: list[Row], results: ResultFolder) -> str:
         text += f"\n### {judged.title}\n\n" + "\n".join(markdown_table(judged.heads, judged.lines)) + "\n"
     for table in tables.tables(rows, suite):
         text += f"\n### {table.title}\n\n{table.grid(suite.unclean).markdown()}\n"
-    names = {row["detector"] for row in rows}
-    if {"pooled", "neglabel"} <= names:
-        text += f"\n### {suite.name}: pooled less neglabel, 95 % intervals over seeds and samples\n\n"
-        found = compare_runs((results, results), ("neglabel", "pooled"), replicates=500)
-        lines = ((one.set, one.order, *map(str, one.differences.values())) for one in found)
-        heads = ("set", "order", "margin AUROC", "margin fpr95_id", "score AUROC", "score fpr95_id")
-        text += "\n".join(markdown_table(heads, lines)) + "\n"
     return text
 
 
