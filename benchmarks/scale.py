@@ -39,7 +39,7 @@ def measure(arguments: Arguments) -> Iterator[Row]:
     """Yield the start of a Ray, then streams of several lengths; those of one sample show what sending one costs."""
     started = time.perf_counter()
     with cluster.connect("local", workers=WORKERS, memory=STORE) as ray:
-        ray.get(ray.remote(bool).remote())
+        ray.get(ray.remote(lambda: True).remote())
         yield {"what": "start a local Ray", "workers": WORKERS, "seconds": time.perf_counter() - started}
         for length in arguments.lengths:
             for detector in ("pooled", "online"):

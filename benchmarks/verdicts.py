@@ -31,8 +31,7 @@ from unseen_bench.run.command import Arguments
 
 FROZEN: dict[str, dict[str, Any]] = {"mcm": {}, "neglabel": {"groups": 100}, "csp": {}, "dnm": {}, "eoe": {}}
 Scores = dict[str, Float[Tensor, " n"]]  # of each frozen method
-LEFT_OUT = ("id_only", "ood_only", "mixture", "drift")  # no AUROC, or another order asks the same
-ORDERS = tuple(kind for kind in arrival.ORDERS if kind not in LEFT_OUT)
+ORDERS = tuple(kind for kind in arrival.ORDERS if kind != "mixture")  # whose halves mostly_id and mostly_ood bracket
 PHOTOS = (20, 50, 100, 200)  # known images that an oracle draws to set a threshold
 PERCENT = ("margin_auroc", "margin_fpr95_id", "kept", "rejected", "balanced", "best_threshold", "balanced_at_95")
 COLUMNS = {

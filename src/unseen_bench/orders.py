@@ -55,16 +55,6 @@ def ood_first(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int
     return _sides(is_id, seed=seed, known_first=False)
 
 
-def id_only(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
-    """Only the ID samples, in random order."""
-    return _shuffle(is_id.nonzero().squeeze(1), _generator(seed))
-
-
-def ood_only(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " n"]:
-    """Only the OOD samples, in random order."""
-    return _shuffle((~is_id).nonzero().squeeze(1), _generator(seed))
-
-
 def id_then_mixed(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
     """Half of the ID samples, then the others and all OOD samples shuffled."""
     return _half_then_mixed(is_id, is_id, seed)
@@ -101,17 +91,6 @@ def stages(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], indices: Int[Te
         else:
             found.append(sets.setdefault(int(source[index]), len(sets)))
     return torch.tensor(found)
-
-
-def drift(
-    is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int, sets: Sequence[int] | None = None
-) -> Int[Tensor, " T"]:
-    """One OOD set after another, in the order of `sets`, with the ID samples spread evenly between them."""
-    generator = _generator(seed)
-    known = _shuffle(is_id.nonzero().squeeze(1), generator)
-    chosen = _sets(is_id, source, sets)
-    blocks = [_shuffle((~is_id & (source == block)).nonzero().squeeze(1), generator) for block in chosen]
-    return _interleaved(known, torch.cat([*blocks, known[:0]]))
 
 
 def bursts(is_id: Bool[Tensor, " T"], source: Int[Tensor, " T"], *, seed: int) -> Int[Tensor, " T"]:
@@ -171,12 +150,9 @@ ORDERS: dict[str, Order] = {
     "shuffled": shuffled,
     "id_first": id_first,
     "ood_first": ood_first,
-    "id_only": id_only,
-    "ood_only": ood_only,
     "id_then_mixed": id_then_mixed,
     "ood_then_mixed": ood_then_mixed,
     "temporal": temporal,
-    "drift": drift,
     "bursts": bursts,
     "mixture": mixture,
     "mostly_id": mostly_id,

@@ -1,12 +1,9 @@
 """Experiments of cases: a key and the job that computes its row."""
 
 import math
-import os
-from functools import partial
 
 import pytest
 
-from helpers import jobs
 from unseen_bench.run import Case, experiment, grouped, mean, run_experiment
 
 
@@ -36,15 +33,6 @@ def test_rows_of_other_code_are_computed_again(counted, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "code_version", lambda: "other")
     list(run_experiment(cases(1), tmp_path / "rows.jsonl"))
     assert done == [0, 0]
-
-
-def test_several_processes_give_the_same_rows_and_neighbours_share_one(tmp_path):
-    cases = [Case({"number": i, "pair": i // 2}, partial(jobs.square, i)) for i in range(4)]
-    rows = list(run_experiment(cases, tmp_path / "rows.jsonl", workers=2, together=("pair",)))
-    assert [row["square"] for row in rows] == [0, 1, 4, 9]
-    assert os.getpid() not in {row["process"] for row in rows}
-    assert rows[0]["process"] == rows[1]["process"]
-    assert list(run_experiment(cases, tmp_path / "rows.jsonl", workers=2)) == rows
 
 
 def test_rows_are_grouped_by_fields_and_averaged_where_defined(counted):

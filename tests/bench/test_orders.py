@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from unseen.errors import DataError, SettingError
 from unseen_bench import orders as stream
 
-WHOLE = ("shuffled", "id_first", "ood_first", "id_then_mixed", "ood_then_mixed", "drift", "bursts")
+WHOLE = ("shuffled", "id_first", "ood_first", "id_then_mixed", "ood_then_mixed", "bursts")
 
 
 def population(known=60, unknown=30, classes=5, sets=3, seed=0):
@@ -39,19 +39,6 @@ def test_id_first_and_ood_first_put_one_side_before_the_other():
     is_id, source = population()
     assert is_id[stream.order(is_id, source, kind="id_first")].tolist() == [True] * 60 + [False] * 30
     assert is_id[stream.order(is_id, source, kind="ood_first")].tolist() == [False] * 30 + [True] * 60
-    assert is_id[stream.order(is_id, source, kind="id_only")].tolist() == [True] * 60
-    assert is_id[stream.order(is_id, source, kind="ood_only")].tolist() == [False] * 30
-
-
-def test_drift_takes_every_order_of_the_sets_and_spreads_the_id_samples():
-    is_id, source = population()
-    for sets in permutations(sorted(set(source[~is_id].tolist()))):
-        indices = stream.order(is_id, source, kind="drift", sets=sets)
-        unknown = source[indices][~is_id[indices]].tolist()
-        assert unknown == [block for block in sets for _ in range(10)]
-        known = is_id[indices].cumsum(0)
-        even = torch.arange(1, 91) * 60 / 90
-        assert float((known - even).abs().max()) <= 1
 
 
 def test_a_stage_of_temporal_is_all_known_samples_shuffled_with_one_set():

@@ -13,7 +13,7 @@ def trial():
     return Trial(unit(8, 4), label, source, ("known", "near", "far"))
 
 
-@pytest.mark.parametrize("kind", ["shuffled", "id_first", "ood_first", "drift", "bursts"])
+@pytest.mark.parametrize("kind", ["shuffled", "id_first", "ood_first", "bursts"])
 def test_an_order_moves_features_and_truth_together(trial, kind):
     ordered = trial.ordered(kind, seed=1)
     assert sorted(map(tuple, ordered.z.tolist())) == sorted(map(tuple, trial.z.tolist()))
@@ -23,9 +23,6 @@ def test_an_order_moves_features_and_truth_together(trial, kind):
 
 
 def test_a_temporal_shift_is_over_sets_and_a_long_tail_over_classes(trial):
-    shifted = trial.ordered("drift", seed=0, sets=(2, 1))
-    assert shifted.source[~shifted.is_id].tolist() == [2, 2, 1, 1]
-    assert not shifted.stage.any()
     staged = trial.ordered("temporal", seed=0, sets=(2, 1))
     assert staged.stage.tolist() == [0] * 6 + [1] * 6
     assert staged.source[~staged.is_id].tolist() == [2, 2, 1, 1]

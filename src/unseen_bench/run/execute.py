@@ -30,7 +30,7 @@ from unseen_bench.methods.posthoc import PostHoc, fit
 from unseen_bench.oracles import run_oracle
 from unseen_bench.run.experiment import finite
 from unseen_bench.run.results import Row
-from unseen_bench.run.runs import ANY_ORDER, ROUTED_BY_TRUTH, SHIFTS, Run
+from unseen_bench.run.runs import ANY_ORDER, ROUTED_BY_TRUTH, SHIFT, Run
 from unseen_bench.run.version import code_version
 from unseen_bench.suites import Suite
 from unseen_bench.trial import Trial
@@ -151,9 +151,7 @@ def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:
     """The indices of the samples in the order in which they arrive."""
     if run.order == ANY_ORDER:  # not as the pool has them, known ones first: places would tell the truth
         return pool.arrival("shuffled", run.seed)
-    options: Mapping[str, object] = {}
-    if run.order in SHIFTS:
-        options = {"sets": [pool.sources.index(name) for name in run.sets]}
+    options = {"sets": [pool.sources.index(name) for name in run.sets]} if run.order == SHIFT else {}
     return pool.arrival(run.order, run.seed, **options)
 
 

@@ -1,6 +1,6 @@
 """Run many runs, in processes of this machine or on a GPU; the rows are the same, in the same order."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -15,8 +15,6 @@ from unseen_bench.run.runs import LABEL_FREE, Run
 from unseen_bench.suites import Source, Suite
 from unseen_bench.suites.loading import reload
 
-Executor = Callable[[Suite, Sequence[Run]], Iterator[RunResult]]  # results in the order of the runs
-
 
 def run_all(
     suite: Suite,
@@ -28,13 +26,15 @@ def run_all(
 ) -> Iterator[tuple[Run, Row]]:
     """Yield each run with its row, in the order of `runs`; what `results` holds is read, the rest computed and added.
 
-    There are `workers` processes; on another device than the CPU one does all runs, and those that differ only in the
-    arrival order together.
+    There are `workers` processes, as many as cores if not given; on another device than the CPU one does all runs, and
+    those that differ only in the arrival order together.
     """
-    compute_runs = in_processes(workers) if device == CPU else on_device(device)
 
     def compute(missing: list[int]) -> Iterator[Row]:
-        for row, samples in compute_runs(suite, [runs[position] for position in missing]):
+        chosen = [runs[position] for position in missing]
+        count = min(workers or core_count(), len(chosen))
+        found = on_device(suite, chosen, device) if device != CPU else in_processes(suite, chosen, count)
+        for row, samples in found:
             if results:
                 results.add(row, samples)
             yield row
@@ -43,51 +43,33 @@ def run_all(
     return zip(runs, resume(keys, results.rows() if results else {}, compute), strict=True)
 
 
-def in_processes(workers: int | None = None) -> Executor:
-    """An executor in several processes, as many as cores if not given.
+def in_processes(suite: Suite, runs: Sequence[Run], count: int) -> Iterator[RunResult]:
+    """Yield the result of each run, from `count` processes that load the suite from its source.
 
-    Each process loads the suite from its source. Every run has one torch thread, so that rounding, and with it every
-    digit of a row but its seconds, is the same for any number of workers.
+    Every run has one torch thread, so that rounding, and with it every digit of a row but its seconds, is the same for
+    any number of processes.
     """
-
-    def executor(suite: Suite, runs: Sequence[Run]) -> Iterator[RunResult]:
-        count = min(workers or core_count(), len(runs))
-        if count <= 1:
-            yield from map(partial(_execute_on_one_thread, suite), runs)
-            return
+    if count > 1:
         for row, arrays in map_in_processes(partial(_work, suite.source), runs, count):
             yield RunResult(row, {name: torch.from_numpy(values) for name, values in arrays.items()})
-
-    return executor
-
-
-def on_device(device: str) -> Executor:
-    """An executor that does runs that differ only in the arrival order in one call of their detector."""
-
-    def executor(suite: Suite, runs: Sequence[Run]) -> Iterator[RunResult]:
-        groups: dict[Run, list[Run]] = {}
-        for run in runs:
-            groups.setdefault(_without_order(run), []).append(run)
-        done: dict[Run, RunResult] = {}
-        for run in runs:
-            if run not in done:
-                group = groups[_without_order(run)]
-                if run.kind == LABEL_FREE and len(group) > 1:
-                    done.update(zip(group, execute_many(suite, group, device=device), strict=True))
-                else:
-                    done[run] = execute(suite, run, device=device)
-            yield done.pop(run)
-
-    return executor
+        return
+    for run in runs:
+        with one_thread():
+            result = execute(suite, run)
+        yield result
 
 
-def _execute_on_one_thread(suite: Suite, run: Run) -> RunResult:
-    with one_thread():
-        return execute(suite, run)
-
-
-def _without_order(run: Run) -> Run:
-    return replace(run, order="", seed=0)
+def on_device(suite: Suite, runs: Sequence[Run], device: str) -> Iterator[RunResult]:
+    """Yield the result of each run; runs that differ only in the arrival order are one call of their detector."""
+    groups: dict[Run, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(replace(run, order="", seed=0), []).append(run)
+    done: dict[Run, RunResult] = {}
+    for run in runs:
+        group = groups[replace(run, order="", seed=0)]
+        if run not in done and run.kind == LABEL_FREE and len(group) > 1:
+            done.update(zip(group, execute_many(suite, group, device=device), strict=True))
+        yield done.pop(run) if run in done else execute(suite, run, device=device)
 
 
 def _work(source: Source, run: Run) -> tuple[Row, dict[str, Any]]:

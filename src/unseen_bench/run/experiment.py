@@ -13,11 +13,9 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from unseen.keyed import one_thread
 from unseen_bench.run.results import Row, append_row, canonical_json, read_rows
 from unseen_bench.run.version import code_version
 
@@ -50,20 +48,14 @@ def run_experiment(
     path: Path | None = None,
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    workers: int = 1,
-    together: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Yield key and row of every case as one dict, computing only what the file at `path` does not have.
-
-    With several `workers` jobs must be functions that another process can import. Cases that follow one another and
-    agree on the fields `together` are computed by the same process: they may share what they cache.
-    """
+    """Yield key and row of every case as one dict, computing only what the file at `path` does not have."""
     listed, version = list(cases), code_version()
     done = {canonical_json(row["key"]): row for row in read_rows(path) if row.get("version") == version}
 
     def compute(missing: list[int]) -> Iterator[Row]:
-        for position, result in zip(missing, _results([listed[i] for i in missing], workers, together), strict=True):
-            row = {"key": listed[position].key, "version": version, **result}
+        for case in (listed[position] for position in missing):
+            row = {"key": case.key, "version": version, **finite(case.job())}
             if path:
                 append_row(path, row)
             yield row
@@ -72,22 +64,6 @@ def run_experiment(
     for number, (case, row) in enumerate(zip(listed, rows, strict=True), start=1):
         progress(number, len(listed))
         yield {**case.key, **{name: value for name, value in row.items() if name != "key"}}
-
-
-def _results(cases: Sequence[Case], workers: int, together: Sequence[str]) -> Iterator[Row]:
-    """Yield what the job of every case returns, in order."""
-    if workers == 1:
-        yield from (finite(case.job()) for case in cases)
-        return
-    groups = groupby(cases, key=lambda case: canonical_json({name: case.key[name] for name in together}))
-    chunks = [[case.job for case in group] for _, group in groups] if together else [[case.job] for case in cases]
-    for rows in map_in_processes(_run_jobs, chunks, workers):
-        yield from rows
-
-
-def _run_jobs(jobs: Sequence[Callable[[], Row]]) -> list[Row]:
-    with one_thread():
-        return [finite(job()) for job in jobs]
 
 
 def finite(row: Row) -> Row:
