@@ -23,7 +23,7 @@ from torch import Tensor
 from stored_suites import SUITES, load_suite, suites_parser
 from unseen import LabelSpace, Session, detectors
 from unseen.threshold import calibrated
-from unseen_bench import orders as arrival
+from unseen_bench import trial as arrival
 from unseen_bench.evaluate import EARLY, Evaluation, evaluate, sides
 from unseen_bench.metrics import auroc, balanced_at_recall
 from unseen_bench.run import Case, Row, command, grouped, markdown_table, mean

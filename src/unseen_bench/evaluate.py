@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -59,9 +59,6 @@ class Evaluation:
 
 
 SessionOrDetector = Session | Detector[Any]  # a detector alone gets the rule that a session gives it
-Observe = Callable[
-    [Sequence[Any], slice], Sequence[tuple[DetectorOutput, Any]]
-]  # readings and states after rows of streams
 
 
 def evaluate(judged: SessionOrDetector, trial: Trial) -> Evaluation:
@@ -70,9 +67,7 @@ def evaluate(judged: SessionOrDetector, trial: Trial) -> Evaluation:
     The session goes on from its snapshot and is not changed. The detector runs where its label space is; the truth
     stays on the host. The cost is that of the detector.
     """
-    session = _session(judged)
-    detector, z = session.detector, _to_device_of(session.detector, trial.z)
-    return _evaluate_streams([session], [trial], lambda states, rows: [detector.observe(states[0], z[rows])])[0]
+    return evaluate_many(judged, trial, [torch.arange(len(trial.z))])[0]
 
 
 def ranked(detector: Detector[Any]) -> Session:
@@ -82,25 +77,22 @@ def ranked(detector: Detector[Any]) -> Session:
     return Session(detector, Fixed())
 
 
-def evaluate_many(detector: Detector[Any], pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Evaluation]:
-    """Stream orders of one pool through a detector, all at once where it can do that, and judge each by the truth."""
+def evaluate_many(judged: SessionOrDetector, pool: Trial, orders: Sequence[Int[Tensor, " T"]]) -> list[Evaluation]:
+    """Stream orders of a pool through sessions alike, all at once where the detector can; judge each by the truth.
+
+    Parts end where what was told is looked at.
+    """
+    sessions, trials = [_session(judged) for _ in orders], [pool[order] for order in orders]
+    detector = sessions[0].detector
     z = _to_device_of(detector, pool.z)
     places = [order.to(z.device) for order in orders]
-    return _evaluate_streams(
-        [_session(detector) for _ in orders],
-        [pool[order] for order in orders],
-        lambda states, rows: detector.observe_many(states, z, [order[rows] for order in places]),
-    )
-
-
-def _evaluate_streams(sessions: Sequence[Session], trials: Sequence[Trial], observe: Observe) -> list[Evaluation]:
-    """Stream each trial through its session and judge it by the truth; parts end where what was told is looked at."""
     verdicts: list[list[Verdicts]] = [[] for _ in sessions]
-    seconds, start, length = 0.0, 0, max((len(trial.z) for trial in trials), default=0)
+    seconds, start, length = 0.0, 0, max(len(order) for order in orders)
     while start < length or not all(verdicts):
         rows = slice(start, start + min(session.until_look for session in sessions))
         started = perf_counter()
-        observed = observe([session.snapshot.detector for session in sessions], rows)
+        states = [session.snapshot.detector for session in sessions]
+        observed = detector.observe_many(states, z, [order[rows] for order in places])
         outputs = [output.cpu() for output, _ in observed]
         seconds += (perf_counter() - started) / len(sessions)
         for parts, session, output, (_, state) in zip(verdicts, sessions, outputs, observed, strict=True):

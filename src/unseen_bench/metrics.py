@@ -125,6 +125,7 @@ def summary(id_scores: Float[Tensor, " P"], ood_scores: Float[Tensor, " N"]) -> 
 
 
 def _ranks(positive: Tensor, negative: Tensor) -> Ranks:
+    """The ranks of two sides; numpy sorts them, twice as fast as torch on one core, and that is most of the time."""
     for name, scores in (("first", positive), ("second", negative)):
         if scores.ndim != 1:
             raise DataError(
@@ -135,12 +136,8 @@ def _ranks(positive: Tensor, negative: Tensor) -> Ranks:
             raise DataError(
                 f"expected scores that can be ranked on the {name} side, got {count} NaN; find the samples behind them"
             )
-    return Ranks(_sort_ascending(positive), _sort_ascending(negative))
-
-
-def _sort_ascending(scores: Tensor) -> Tensor:
-    # numpy sorts twice as fast as torch on one core, and that is most of the time a metric takes
-    return torch.from_numpy(np.sort(scores.detach().double().cpu().numpy()))
+    sides = (torch.from_numpy(np.sort(side.detach().double().cpu().numpy())) for side in (positive, negative))
+    return Ranks(*sides)
 
 
 def _auroc(ranks: Ranks) -> float:

@@ -8,6 +8,7 @@ from unseen.errors import LabelError
 from unseen_bench.mining import synset_names, word_list, wordnet
 from unseen_bench.mining.corpus import distinct_words
 from unseen_bench.mining.miners import CSP_EXCLUDED, EXCLUDED
+from unseen_bench.mining.mining import Words
 
 
 def test_wordnet_has_its_twenty_nine_lists_and_keeps_them_in_order() -> None:
@@ -20,11 +21,12 @@ def test_wordnet_has_its_twenty_nine_lists_and_keeps_them_in_order() -> None:
 
 
 def test_the_first_words_of_synsets_make_the_corpus_of_seventy_thousand() -> None:
-    manifest = synset_names().without(EXCLUDED).manifest
-    assert (manifest["words"], manifest["nouns"], manifest["adjectives"]) == (70_796, 56_776, 14_020)
-    assert str(manifest["sha256"]).startswith("50051c01a4e30f9e")
+    corpus = synset_names().without(EXCLUDED)
+    words = Words.of(corpus, ())
+    assert (len(corpus), len(words.nouns), len(words.adjectives)) == (70_796, 56_776, 14_020)
+    assert corpus.fingerprint.startswith("50051c01a4e30f9e")
     every = wordnet().without(EXCLUDED)
-    assert every.manifest["words"] == 120_119
+    assert len(every) == 120_119
     assert all(set(words) <= set(every.lists[name]) for name, words in synset_names().without(EXCLUDED).lists.items())
     assert "domestic dog" not in synset_names().lists["noun.animal"]  # the synset is called dog
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from unseen_bench.run import Case, experiment, grouped, mean, run_experiment
+from unseen_bench.run import Case, grouped, mean, results, run_experiment
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_an_experiment_resumes_with_the_cases_that_the_file_does_not_have(counte
 def test_rows_of_other_code_are_computed_again(counted, tmp_path, monkeypatch):
     cases, done = counted
     list(run_experiment(cases(1), tmp_path / "rows.jsonl"))
-    monkeypatch.setattr(experiment, "code_version", lambda: "other")
+    monkeypatch.setattr(results, "code_version", lambda: "other")
     list(run_experiment(cases(1), tmp_path / "rows.jsonl"))
     assert done == [0, 0]
 

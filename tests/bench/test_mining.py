@@ -109,7 +109,6 @@ def test_every_choice_changes_the_fingerprint(tmp_path: Path) -> None:
         build(tmp_path, miner="csp"),
         build(tmp_path, miner="dnm"),
         build(tmp_path, prompt="a photo of a {}."),
-        build(tmp_path, excluded=["noun.plant"]),
         build(tmp_path, encoder=HashEncoder(fingerprint="hash-2")),
         build(tmp_path, negatives=None),
     ]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unseen.errors import DataError, SettingError
-from unseen_bench import orders as stream
+from unseen_bench import trial as stream
 
 WHOLE = ("shuffled", "id_first", "ood_first", "id_then_mixed", "ood_then_mixed", "bursts")
 

@@ -19,11 +19,11 @@ from unseen_bench import run as bench
 from unseen_bench import suites
 from unseen_bench.exhibits import paper as report
 from unseen_bench.exhibits.grid import tex
-from unseen_bench.methods.parse import FITTED
 from unseen_bench.methods.prompts import REGISTRY
 from unseen_bench.mining import Corpus, find_miner, mine, wordnet
 from unseen_bench.oracles import ORACLES
 from unseen_bench.run import leaderboard, paper
+from unseen_bench.run.runs import FITTED
 
 REPO = Path(__file__).parents[2]
 

@@ -6,7 +6,6 @@ from helpers.streams import space, unit
 from unseen.errors import DataError, SettingError, StateError
 from unseen_bench.checks import check_detector
 from unseen_bench.methods import posthoc
-from unseen_bench.methods.posthoc.adapter import PytorchOOD
 from unseen_bench.metrics import auroc
 
 LABELS = space(known=4, negative=5, dim=24)
@@ -100,28 +99,3 @@ def test_unfitted_methods_and_missing_classes_are_refused():
         posthoc.fit(posthoc.MSP(LABELS), z[label < 3], label[label < 3])
     with pytest.raises(SettingError, match="quantile"):
         posthoc.ReAct(LABELS, quantile=0.0)
-
-
-class Theirs:
-    """What pytorch-ood promises: an outlier score of logits or features, larger for outliers."""
-
-    def fit_features(self, x, y):
-        self.mean, self.classes = x.mean(0), len(y.unique())
-
-    def predict_features(self, x):
-        return (x - self.mean).norm(dim=1)
-
-    fit_logits, predict_logits = fit_features, predict_features
-
-
-def test_a_detector_of_pytorch_ood_runs_on_features_or_logits():
-    z, label = images()
-    adapted = posthoc.fit(PytorchOOD(LABELS, theirs=Theirs()), z, label)
-    torch.testing.assert_close(adapted.score(None, z).score, -(z - z.mean(0)).norm(dim=1), atol=1e-6, rtol=1e-6)
-    logits = posthoc.fit(PytorchOOD(LABELS, theirs=Theirs(), on="logits"), z, label)
-    assert logits.confidence(z).shape == (80,)
-    assert logits.theirs.classes == 4
-    with pytest.raises(SettingError, match="predict_features"):
-        PytorchOOD(LABELS, theirs=object())
-    with pytest.raises(SettingError, match="on='logits' or on='features'"):
-        PytorchOOD(LABELS, theirs=Theirs(), on="pixels")

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unseen_bench.exhibits.grid import PRINTED, Grid
-from unseen_bench.methods.parse import detector_class
 from unseen_bench.run import KINDS, Row, mean_and_deviation
 from unseen_bench.run.results import COLUMNS
-from unseen_bench.run.runs import ANY_ORDER, LABEL_FREE, NEEDS_ID_IMAGES
+from unseen_bench.run.runs import ANY_ORDER, LABEL_FREE, NEEDS_ID_IMAGES, detector_class
 from unseen_bench.suites import Suite
 
 VERDICT_COLUMNS = {
@@ -142,20 +141,12 @@ def tables(rows: Iterable[Row], suite: Suite) -> list[Table]:
         for order in orders:
             mine = [row for row in rows if row["kind"] == kind and row["order"] in (order, ANY_ORDER)]
             if any(row["order"] == order for row in mine) or (mine and order == orders[0]):
-                found += [_table(kind, order, judged_by, mine, suite) for judged_by in _ranked_apart(mine)]
+                is_same = all(one["auroc"] == one["margin_auroc"] for row in mine for one in row["by_set"].values())
+                for judged_by in list(COLUMNS)[: 1 if is_same else None]:  # the score where it is another ranking
+                    table = Table(suite.name, kind, order, suite.sets, suite.groups, suite.fpr, judged_by)
+                    table.lines.extend(_lines(mine, table, suite.paper))
+                    found.append(table)
     return found
-
-
-def _ranked_apart(rows: Sequence[Row]) -> list[str]:
-    """The columns whose rankings differ: the margin, and the score unless every AUROC is the same."""
-    is_same = all(one["auroc"] == one["margin_auroc"] for row in rows for one in row["by_set"].values())
-    return list(COLUMNS)[: 1 if is_same else None]
-
-
-def _table(kind: str, order: str, judged_by: str, rows: Sequence[Row], suite: Suite) -> Table:
-    table = Table(suite.name, kind, order, suite.sets, suite.groups, suite.fpr, judged_by)
-    table.lines.extend(_lines(rows, table, suite.paper))
-    return table
 
 
 def size(count: int | None) -> str:

@@ -29,22 +29,6 @@ class Corpus:
             digest.update("\n".join([f"[{name}]", *words, ""]).encode())
         return digest.hexdigest()
 
-    @property
-    def manifest(self) -> dict[str, object]:
-        """How many words there are, each spelling counted once, and the hash that they have."""
-        taken: set[str] = set()
-        counts = {name: len(distinct_words(words, taken)) for name, words in self.lists.items()}
-        adjectives = sum(count for name, count in counts.items() if name.startswith("adj."))
-        total = sum(counts.values())
-        return {
-            "corpus": self.name,
-            "words": total,
-            "nouns": total - adjectives,
-            "adjectives": adjectives,
-            "lists": counts,
-            "sha256": self.fingerprint,
-        }
-
     def without(self, excluded: Iterable[str]) -> Corpus:
         """The corpus less some lists."""
         gone = set(excluded)

@@ -15,7 +15,7 @@ from unseen.labels import LabelSpace
 from unseen.labels.names import check_new_names
 from unseen.labels.prompts import Prompt, PromptTemplates, TextEncoder, as_prompt, text_fingerprint
 from unseen.labels.vectors import word_vectors
-from unseen.progress import Progress, shown_progress
+from unseen.progress import shown_progress
 from unseen.vocabulary import canonical_spelling
 from unseen_bench.mining.corpus import Corpus, distinct_words
 from unseen_bench.mining.miners import Miner, find_miner
@@ -47,14 +47,12 @@ def mine(
     miner: str = DEFAULT_MINER,
     prompt: str | Sequence[str] | Prompt | None = None,
     corpus: Corpus | None = None,
-    excluded: Iterable[str] | None = None,
     cache: Path | None = None,
-    progress: Progress | None = None,
 ) -> LabelSpace:
     """`names` with at most `negatives` negatives that a published rule chooses from `corpus`, deterministically.
 
-    `negatives=None` keeps what the miner's paper keeps; `corpus`, `prompt` and `excluded` (lists of the corpus) default
-    to the miner's own. Vectors of the corpus are kept under `cache`, so that mining again takes seconds.
+    `negatives=None` keeps what the miner's paper keeps; `corpus` and `prompt` default to the miner's own. Vectors of
+    the corpus are kept under `cache`, so that mining again takes seconds.
 
     >>> class Tower:                      # stands for what `load_encoder` returns
     ...     name, dim, fingerprint = "letters", 26, "first"
@@ -70,13 +68,14 @@ def mine(
     # learned vectors cover the names only; candidates are then worded as the miner says
     nouns = rule.noun_prompt or (chosen if isinstance(chosen, PromptTemplates) else rule.prompt)
     anchors = chosen.encode(names, encoder).cpu()
-    source = _mined_lists(corpus, rule, excluded)
+    source = rule.corpus() if corpus is None else corpus
+    source = source.without(set(rule.excluded) & set(source.lists))
     words = Words((), ()) if negatives == 0 else Words.of(source, names)
     if negatives != 0 and not any(words):
         raise LabelError(
             f"expected words besides the known names in {source.name}, got none; pass other words, or negatives=0"
         )
-    with shown_progress("words", progress) as report:
+    with shown_progress("words", None) as report:
         vectors = [
             word_vectors(some, way, encoder, cache=cache, name=source.name, progress=report)
             for some, way in zip(words, (nouns, rule.adjective_prompt), strict=True)
@@ -103,11 +102,6 @@ def mine(
             "text_fingerprint": text_fingerprint(encoder),
         },
     )
-
-
-def _mined_lists(corpus: Corpus | None, miner: Miner, excluded: Iterable[str] | None) -> Corpus:
-    source = miner.corpus() if corpus is None else corpus
-    return source.without(set(miner.excluded) & set(source.lists) if excluded is None else excluded)
 
 
 def _choose(ranks: Float[Tensor, " n"], words: Words, counts: Sequence[int]) -> Int[Tensor, " L"]:

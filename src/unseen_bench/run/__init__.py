@@ -10,12 +10,21 @@ Rows judge the margin (`margin_auroc`, ...), which is what a verdict carries, an
 `run_experiment` resumes any other experiment: cases of a key and a job.
 """
 
-from unseen_bench.methods.parse import Method
 from unseen_bench.oracles import ORACLES
 from unseen_bench.run.comparison import Comparison, compare, compare_runs
 from unseen_bench.run.execute import RunResult, execute, run_identity
 from unseen_bench.run.executors import run_all
-from unseen_bench.run.experiment import Case, core_count, grouped, mean, run_experiment
-from unseen_bench.run.results import ResultFolder, Row, markdown_table, mean_and_deviation, read_rows
-from unseen_bench.run.runs import DETECTORS, KINDS, Run, default_detectors, list_runs, with_sweeps
+from unseen_bench.run.results import (
+    Case,
+    ResultFolder,
+    Row,
+    core_count,
+    grouped,
+    markdown_table,
+    mean,
+    mean_and_deviation,
+    read_rows,
+    run_experiment,
+)
+from unseen_bench.run.runs import DETECTORS, KINDS, Method, Run, default_detectors, list_runs, with_sweeps
 from unseen_bench.run.version import code_version

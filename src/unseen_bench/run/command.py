@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from unseen_bench.run.experiment import Case, run_experiment
-from unseen_bench.run.results import Row
+from unseen_bench.run.results import Case, Row, run_experiment
 
 Arguments = argparse.Namespace
 

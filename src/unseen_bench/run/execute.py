@@ -24,12 +24,11 @@ from unseen_bench.checks import (
     require_same,
     tolerance_of,
 )
-from unseen_bench.evaluate import Evaluation, evaluate, evaluate_many, over_time, ranked
+from unseen_bench.evaluate import Evaluation, evaluate_many, over_time, ranked
 from unseen_bench.methods.fewshot import FewShot, taught
 from unseen_bench.methods.posthoc import PostHoc, fit
 from unseen_bench.oracles import run_oracle
-from unseen_bench.run.experiment import finite
-from unseen_bench.run.results import Row
+from unseen_bench.run.results import Row, finite
 from unseen_bench.run.runs import ANY_ORDER, ROUTED_BY_TRUTH, SHIFT, Run
 from unseen_bench.run.version import code_version
 from unseen_bench.suites import Suite
@@ -63,16 +62,7 @@ class RunResult(NamedTuple):
 
 def execute(suite: Suite, run: Run, *, device: str = CPU) -> RunResult:
     """What ran, on what, and every metric."""
-    pool, detector = prepare(suite, run, device)
-    order = arrival_order(pool, run)
-    trial = pool[order]
-    assert_rules(detector, trial.z, run)
-    if run.kind == ROUTED_BY_TRUTH:
-        evaluation = run_oracle(run.method.name, detector, trial, seed=run.seed)
-    else:
-        evaluation = evaluate(Session(detector) if run.is_judged else ranked(detector), trial)
-        assert_own_stream(detector, evaluation, run)
-    return to_result(suite, run, pool, order, evaluation, device=device)
+    return execute_many(suite, [run], device=device)[0]
 
 
 def execute_many(suite: Suite, runs: Sequence[Run], *, device: str) -> list[RunResult]:
@@ -81,9 +71,12 @@ def execute_many(suite: Suite, runs: Sequence[Run], *, device: str) -> list[RunR
     orders = [arrival_order(pool, run) for run in runs]
     for run, order in zip(runs, orders, strict=True):
         assert_rules(detector, pool.z[order[: NUMBERS.checked]], run)
-    evaluations = evaluate_many(detector, pool, orders)
-    for run, evaluation in zip(runs, evaluations, strict=True):
-        assert_own_stream(detector, evaluation, run)
+    if runs[0].kind == ROUTED_BY_TRUTH:
+        evaluations = [run_oracle(runs[0].method.name, detector, pool[order], seed=runs[0].seed) for order in orders]
+    else:
+        evaluations = evaluate_many(Session(detector) if runs[0].is_judged else ranked(detector), pool, orders)
+        for run, evaluation in zip(runs, evaluations, strict=True):
+            assert_own_stream(detector, evaluation, run)
     return [
         to_result(suite, run, pool, order, evaluation, device=device)
         for run, order, evaluation in zip(runs, orders, evaluations, strict=True)

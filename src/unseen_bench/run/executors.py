@@ -9,8 +9,7 @@ import torch
 
 from unseen.keyed import one_thread
 from unseen_bench.run.execute import CPU, RunResult, execute, execute_many, run_identity
-from unseen_bench.run.experiment import core_count, map_in_processes, resume
-from unseen_bench.run.results import ResultFolder, Row, row_key
+from unseen_bench.run.results import ResultFolder, Row, core_count, map_in_processes, resume, row_key
 from unseen_bench.run.runs import LABEL_FREE, Run
 from unseen_bench.suites import Source, Suite
 from unseen_bench.suites.loading import reload
@@ -61,15 +60,16 @@ def in_processes(suite: Suite, runs: Sequence[Run], count: int) -> Iterator[RunR
 
 def on_device(suite: Suite, runs: Sequence[Run], device: str) -> Iterator[RunResult]:
     """Yield the result of each run; runs that differ only in the arrival order are one call of their detector."""
-    groups: dict[Run, list[Run]] = {}
+    groups: dict[tuple[Run, bool], list[Run]] = {}
     for run in runs:
-        groups.setdefault(replace(run, order="", seed=0), []).append(run)
+        groups.setdefault((replace(run, order="", seed=0), run.is_judged), []).append(run)
     done: dict[Run, RunResult] = {}
     for run in runs:
-        group = groups[replace(run, order="", seed=0)]
-        if run not in done and run.kind == LABEL_FREE and len(group) > 1:
-            done.update(zip(group, execute_many(suite, group, device=device), strict=True))
-        yield done.pop(run) if run in done else execute(suite, run, device=device)
+        group = groups[replace(run, order="", seed=0), run.is_judged]
+        if run not in done:
+            together = group if run.kind == LABEL_FREE else [run]
+            done.update(zip(together, execute_many(suite, together, device=device), strict=True))
+        yield done.pop(run)
 
 
 def _work(source: Source, run: Run) -> tuple[Row, dict[str, Any]]:

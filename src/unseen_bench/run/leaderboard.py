@@ -10,12 +10,11 @@ from typing import NamedTuple
 from unseen.errors import SettingError
 from unseen_bench import suites
 from unseen_bench.checks import check_detector
-from unseen_bench.methods.parse import Method
 from unseen_bench.oracles import ORACLES
 from unseen_bench.run.execute import in_float64
 from unseen_bench.run.executors import run_all
 from unseen_bench.run.results import ResultFolder, Row
-from unseen_bench.run.runs import LABEL_FREE, Run, default_detectors, list_runs
+from unseen_bench.run.runs import LABEL_FREE, Method, Run, default_detectors, list_runs
 from unseen_bench.suites import Suite
 
 SUITES = ("imagenet200", "imagenet200-lowres", "tin-near-0", "tin-near-1")

@@ -11,9 +11,8 @@ from typing import Any
 
 from unseen.errors import SettingError
 from unseen_bench import suites
-from unseen_bench.methods.parse import FITTED, Method
 from unseen_bench.run.results import Row
-from unseen_bench.run.runs import Run, default_detectors, list_runs, with_sweeps
+from unseen_bench.run.runs import FITTED, Method, Run, default_detectors, list_runs, with_sweeps
 from unseen_bench.suites import Suite
 
 TABLE = tomllib.loads(Path(__file__).with_name("paper.toml").read_text(encoding="utf-8"))

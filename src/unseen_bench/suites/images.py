@@ -147,23 +147,27 @@ def encode_set(
     return {key: z for key, z in zip(features.keys, features.z, strict=True) if key in wanted}
 
 
-class BestPatch:
-    """An encoder of the patch of each image that is surest of a known name: all that GL-MCM reads."""
+class PartOfImage:
+    """An encoder that reads a part of each image in another one's way; it has no texts."""
 
-    def __init__(self, encoder: PatchEncoder, labels: LabelSpace) -> None:
-        self.encoder, self.labels = encoder, labels
-        self.name, self.dim = f"best patch by {encoder.name}", labels.dim
-        self.fingerprint = hashlib.sha256(f"{encoder.fingerprint} {labels.fingerprint} best patch".encode()).hexdigest()
-
-    def images(self, batch: Sequence[Image]) -> torch.Tensor:
-        """One unit vector per image."""
-        patches = self.encoder.patches(batch).float().cpu()
-        sure = (patches @ self.labels.id_anchors.T).softmax(dim=-1).amax(dim=-1)
-        return patches[torch.arange(len(patches)), sure.argmax(dim=1)]
+    def __init__(self, encoder: Encoder, part: str, images: Callable[[Sequence[Image]], torch.Tensor]) -> None:
+        self.name, self.dim, self.images = f"{part.partition(',')[0]} by {encoder.name}", encoder.dim, images
+        self.fingerprint = hashlib.sha256(f"{encoder.fingerprint} {part}".encode()).hexdigest()
 
     def texts(self, prompts: Sequence[str]) -> torch.Tensor:
-        """Refuse: there are no patches of texts."""
+        """Refuse: there are no parts of texts."""
         raise EncoderError(f"expected images for {self.name}, got texts; use the encoder itself")
+
+
+def best_patch(encoder: PatchEncoder, labels: LabelSpace) -> PartOfImage:
+    """An encoder of the patch of each image that is surest of a known name: all that GL-MCM reads."""
+
+    def images(batch: Sequence[Image]) -> torch.Tensor:
+        patches = encoder.patches(batch).float().cpu()
+        sure = (patches @ labels.id_anchors.T).softmax(dim=-1).amax(dim=-1)
+        return patches[torch.arange(len(patches)), sure.argmax(dim=1)]
+
+    return PartOfImage(encoder, f"best patch, {labels.fingerprint}", images)
 
 
 def noise_features(encoder: Encoder) -> torch.Tensor:

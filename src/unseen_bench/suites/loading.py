@@ -10,22 +10,23 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from unseen.encoders import Encoder, load_encoder
 from unseen.encoders.base import PatchEncoder
-from unseen.errors import DataError, EncoderError, SettingError
+from unseen.errors import DataError, SettingError
+from unseen.features import Features, load_features
 from unseen.images import Image
 from unseen.labels import LabelSpace
 from unseen.labels.prompts import TextEncoder, text_fingerprint
 from unseen.storage.files import cache_dir
 from unseen_bench.mining import DEFAULT_MINER, mine, word_list
-from unseen_bench.suites import feature_files, images
+from unseen_bench.suites import images
 from unseen_bench.suites.base import KNOWN, LabelledSamples, Source, Suite, needs_images, read
 
 ENCODER = "ViT-B/16"
@@ -42,18 +43,98 @@ def load(name: str, folder: str | Path) -> Suite:
         matches = {name.replace(" ", "_"): index for index, name in enumerate(classes.names)}
         matches |= {name: index for index, name in enumerate(classes.names)}
     else:
-        labels, matches = feature_files.from_text_rows(table, folder)
+        labels, matches = from_text_rows(table, folder)
     most = table.get("most")
-    known = feature_files.known_samples(table[KNOWN], folder, matches).thinned(most)
-    unknown = {
-        which: feature_files.unknown_samples(row, folder).thinned(most) for which, row in table["unknown"].items()
-    }
+    known = known_samples(table[KNOWN], folder, matches).thinned(most)
+    unknown = {which: unknown_samples(row, folder).thinned(most) for which, row in table["unknown"].items()}
     return Suite.of(Source(name, folder), table, labels, known, unknown)
 
 
 def feature_files_of(name: str) -> list[str]:
     """The feature files that a suite reads."""
-    return feature_files.files_of(read(name))
+    return files_of(read(name))
+
+
+Matches = dict[str, int]  # class of the known images -> position of its name
+
+
+def files_of(table: Mapping[str, Any]) -> list[str]:
+    """The names of every file in the features' folder that a table reads."""
+    rows = [table[KNOWN], *table.get("negatives", ()), *table["unknown"].values()]
+    named = [f"{row[key]}.safetensors" for row in rows for key in ("text", "images") if key in row]
+    lists = [row[key] for row in rows for key in ("rows", "except", "classes") if isinstance(row.get(key), str)]
+    return list(dict.fromkeys([*named, *(reference.partition("#")[0] for reference in lists)]))
+
+
+def from_text_rows(table: Mapping[str, Any], folder: Path) -> tuple[LabelSpace, Matches]:
+    """The label space of rows of text features, and where each class of the known images stands in it."""
+    known, rows = _text(table[KNOWN], folder)
+    parts = [_text(row, folder) for row in table["negatives"]]
+    names = _distinct([known.keys[row] for row in rows], set())
+    negatives = _distinct([text.keys[row] for text, rows in parts for row in rows], set(names))
+    labels = LabelSpace(
+        tuple(names),
+        tuple(negatives),
+        known.z[rows],
+        torch.cat([text.z[rows] for text, rows in parts]),
+        prompt=known.metadata.get("template", ""),
+        encoder=known.metadata.get("encoder", ""),
+    )
+    keys = known.column(table[KNOWN]["match"]) if "match" in table[KNOWN] else range(len(known.z))
+    return labels, {str(keys[row]): position for position, row in enumerate(rows)}
+
+
+def known_samples(row: Mapping[str, Any], folder: Path, matches: Matches) -> LabelledSamples:
+    """The images whose class is one of the known names."""
+    images = _load(folder, row["images"])
+    position = torch.tensor([matches.get(name, -1) for name in images.classes])[images.true_labels]
+    return LabelledSamples(images.z[position >= 0], position[position >= 0])
+
+
+def unknown_samples(row: Mapping[str, Any], folder: Path) -> LabelledSamples:
+    """The images of an unknown set, or of some classes of it."""
+    images = _load(folder, row["images"])
+    if "classes" not in row:
+        return LabelledSamples.unknown(images.z)
+    wanted = torch.tensor(_read_indices(row["classes"], folder))
+    return LabelledSamples.unknown(images.z[torch.isin(images.true_labels, wanted)])
+
+
+def _load(folder: Path, name: str) -> Features:
+    return load_features(folder / f"{name}.safetensors", unit=False)  # as stored: published figures are of these
+
+
+def _text(row: Mapping[str, Any], folder: Path) -> tuple[Features, list[int]]:
+    text = _load(folder, row["text"])
+    rows = _read_indices(row["rows"], folder) if "rows" in row else list(range(len(text.z)))
+    left_out = set(_read_indices(row["except"], folder)) if "except" in row else set()
+    return text, [index for index in rows if index not in left_out]
+
+
+def _read_indices(reference: str | list[int], folder: Path) -> list[int]:
+    """A list of indices written out, or found at `file.json#key/key` in the features' folder."""
+    if isinstance(reference, list):
+        return reference
+    file, _, keys = reference.partition("#")
+    try:
+        found = json.loads((folder / file).read_text())
+        for key in keys.split("/"):
+            found = found[key]
+    except (OSError, KeyError, json.JSONDecodeError) as error:
+        raise DataError(
+            f"expected an index list at {reference} in {folder}, got {error!r}; check the folder"
+        ) from error
+    return list(found)
+
+
+def _distinct(names: list[str], taken: set[str]) -> list[str]:
+    """Names in which one that stood before gets a number: a label space wants each name once."""
+    result: dict[str, None] = {}
+    for name in names:
+        numbered = (f"{name} ({n})" for n in count(2))
+        free = next(each for each in chain([name], numbered) if each not in result and each not in taken)
+        result[free] = None
+    return list(result)
 
 
 def load_images(
@@ -90,12 +171,12 @@ def load_images(
     @cache
     def best_patches(labels: LabelSpace) -> Tensor:
         assert isinstance(model, PatchEncoder)
-        known, unknown = encoded(images.BestPatch(model, labels))
+        known, unknown = encoded(images.best_patch(model, labels))
         return torch.cat([part.z for part in (known, *unknown.values())])
 
     @cache
     def views() -> Tensor:
-        numbered = [encoded(RandomView(model, number)) for number in range(VIEWS)]
+        numbered = [encoded(random_view(model, number)) for number in range(VIEWS)]
         return torch.stack([torch.cat([part.z for part in (k, *u.values())]) for k, u in numbered], dim=1)
 
     return Suite.of(
@@ -216,22 +297,13 @@ VIEWS = 8  # per image; the published number is not known
 LEAST_AREA = 0.55  # share of the image that a crop has at least
 
 
-class RandomView:
+def random_view(encoder: Encoder, number: int) -> images.PartOfImage:
     """An encoder of one random crop of each image; the crop depends on the pixels and on `number` only."""
-
-    def __init__(self, encoder: Encoder, number: int) -> None:
-        self.encoder, self.number = encoder, number
-        self.name, self.dim = f"view {number} by {encoder.name}", encoder.dim
-        described = f"{encoder.fingerprint} crop of {LEAST_AREA} to 1, number {number}"
-        self.fingerprint = hashlib.sha256(described.encode()).hexdigest()
-
-    def images(self, batch: Sequence[Image]) -> Float[Tensor, "n d"]:
-        """One unit vector per image."""
-        return self.encoder.images([random_crop(image, self.number) for image in batch])
-
-    def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
-        """Refuse: there are no views of texts."""
-        raise EncoderError(f"expected images for {self.name}, got texts; use the encoder itself")
+    return images.PartOfImage(
+        encoder,
+        f"view {number}, of {LEAST_AREA} to 1",
+        lambda batch: encoder.images([random_crop(image, number) for image in batch]),
+    )
 
 
 def random_crop(image: Image, number: int) -> Image:
