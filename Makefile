@@ -74,7 +74,7 @@ soak: .venv/ready
 	$(BIN)/python benchmarks/soak.py --seconds $(SOAK_SECONDS)
 
 fuzz: .venv/ready
-	$(BIN)/python benchmarks/fuzz.py
+	$(BIN)/python benchmarks/attack.py --attacks malformed --seconds 120
 
 # on a machine with a GPU, with whatever Python has torch for CUDA there: PYTHON=...
 gpu:

@@ -1,7 +1,8 @@
-"""Fourteen attacks on a service that each brought one down, or its data, and what they do today.
+"""Fifteen attacks on a service, most of which brought one down, or its data, and what they do today.
 
     python benchmarks/attack.py            # a table, in less than five minutes
     python benchmarks/attack.py --json --attacks pipelining names
+    make fuzz                              # malformed requests alone, for two minutes
 
 The service is `unseen serve` in a process of its own on loopback. Beside an attack a neighbour with a key of its own
 observes single samples: `p99 ms` is of the answers it waited for, `MB` the peak memory of the service with all its
@@ -22,6 +23,7 @@ import struct
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -29,7 +31,8 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
-from served import RAW, Attacked, Service, cli, unit_rows
+import fuzz
+from served import RAW, Attacked, Service, cli, labels_bytes, unit_rows
 from unseen import LabelSpace
 from unseen_bench.run import Row, command, markdown_table
 from unseen_bench.run.command import Arguments
@@ -276,10 +279,20 @@ def states(folder: Path, seconds: float) -> Row:
     return Row(passed=len(found) == 1, result=f"{len(found)} different files")
 
 
+def malformed(folder: Path, seconds: float) -> Row:
+    """Four callers whose requests are wrong in one way or another: is there an answer of 500?"""
+    with Attacked(folder, small()) as attacked, ThreadPoolExecutor(4) as pool:
+        words = attacked.service, attacked.stream, labels_bytes(small()), seconds
+        parts = [pool.submit(fuzz.answers, *words, seed) for seed in range(4)]
+        found = sum((part.result() for part in parts), Counter[int]())
+    return attacked.row(f"{found.total():,} requests, {found[500]} of them 500", passed=not found[500])
+
+
 ATTACKS: dict[str, Callable[[Path, float], Row]] = {
     work.__name__: work
     for work in (
         pipelining, pings, names, bombs, formats, keys, downloads, bodies, folders, headers, index, sites, logs, states,
+        malformed,
     )
 }  # fmt: skip
 
@@ -322,7 +335,8 @@ def main() -> None:
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     parser.add_argument("--seconds", type=float, default=6, help="for which an attack goes on")
     arguments = command.parse(parser)
-    command.show(measure(arguments), arguments, table)
+    rows = command.show(measure(arguments), arguments, table)
+    sys.exit(not all(row["passed"] for row in rows))
 
 
 if __name__ == "__main__":

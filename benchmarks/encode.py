@@ -31,8 +31,7 @@ from unseen.encoders.runtimes import installed_runtimes
 from unseen.features.encoding import encode_ahead, make_launcher
 from unseen.images import Entry, find_images, read_entries
 from unseen_bench.run import Row, command
-from unseen_bench.run.command import Arguments
-from unseen_bench.run.timing import alternating_seconds
+from unseen_bench.run.command import Arguments, alternating_seconds
 
 SIZES = {"96 pixels": (96, 72), "500 pixels": (500, 375), "12 megapixels": (4000, 3000)}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

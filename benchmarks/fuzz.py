@@ -1,11 +1,4 @@
-"""Send malformed requests to a service beside a neighbour that observes, and watch for defects and stalls.
-
-    make fuzz                                        # 20,000 requests
-    python benchmarks/fuzz.py --requests 2000 --json
-
-Paths, headers, bodies, images, forms and label spaces are altered at random. Wanted: no answer of 500, no wait of the
-neighbour above 250 ms, memory within the budget.
-"""
+"""Requests that are wrong in one way or another, for attack.py: paths, headers, bodies, images, forms, label spaces."""
 
 from __future__ import annotations
 
@@ -14,24 +7,15 @@ import io
 import json
 import random
 import re
-import sys
-import tempfile
+import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from urllib.parse import quote
 
 from PIL import Image
 
-from served import RAW, Attacked, form, labels_bytes
-from unseen_bench.run import Row, command
-from unseen_bench.run.synthetic import label_space
-from unseen_bench.run.timing import percentiles
+from served import RAW, Service, form
 
-STALL = 0.25  # seconds that the neighbour may wait
-BUDGET_MB = 1024  # of the service's memory
-THREADS = 4
 ODD = ["", "\x00", "a" * 5000, "-1", "1e999", "NaN", "null", "[]", "{}", "💥", "../../etc/passwd", "%00", "\r\n\r\n"]
 MEDIA = (RAW, "application/json", "application/vnd.apache.arrow.stream", "image/png")
 NEW = (b'{"detector": "no"}', b"{", b'{"settings": {"a": 1e400}}', b'{"detector": "mcm"}')
@@ -39,41 +23,16 @@ FIELDS = ("features", "images", "keys", "names", "threshold", "settings", "odd")
 HEADERS = ("origin", "content-length", "idempotency-key", "authorization", "x-request-id", "last-event-id", "prefer")
 
 
-def main() -> None:
-    parser = command.parser(__doc__)
-    parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = command.parse(parser)
-    with tempfile.TemporaryDirectory() as folder:
-        row = fuzzed(Path(folder), arguments.requests, arguments.seed)
-    command.show([row], arguments, lambda rows: [f"{name:>18}  {value}" for name, value in rows[0].items()])
-    if row["defects"] or row["peak_memory_mb"] > BUDGET_MB:
-        sys.exit(1)
-
-
-def fuzzed(folder: Path, requests: int, seed: int) -> Row:
-    """What was answered, and how long the neighbour waited."""
-    labels = label_space(20, 100, 64)
-    with Attacked(folder, labels) as attacked, ThreadPoolExecutor(THREADS) as pool:
-        space = labels_bytes(labels)
-        parts = [pool.submit(sent, attacked, space, requests // THREADS, seed + one) for one in range(THREADS)]
-        answers = sum((part.result() for part in parts), Counter[int]())
-    times = attacked.neighbour.times
-    row: Row = {"requests": answers.total(), "defects": answers[500], "peak_memory_mb": attacked.neighbour.peak >> 20}
-    row |= percentiles(times) | {"max_ms": 1e3 * max(times), "waits": len(times)}
-    return row | {"stalls": sum(one > STALL for one in times), "answers": dict(sorted(answers.items()))}
-
-
-def sent(attacked: Attacked, space: bytes, requests: int, seed: int) -> Counter[int]:
-    """How often each status came back; 0 where the client could not send it, or the service hung up."""
-    choice, answers = random.Random(seed), Counter[int]()
-    for _ in range(requests):
+def answers(service: Service, stream: str, space: bytes, seconds: float, seed: int) -> Counter[int]:
+    """How often each status came back; 0 where the client could not send a request, or the service hung up."""
+    choice, found, until = random.Random(seed), Counter[int](), time.monotonic() + seconds
+    while time.monotonic() < until:
         status = 0
         with suppress(http.client.HTTPException, OSError, ValueError):
-            method, path, body, headers = malformed(choice, attacked.stream, space)
-            status = attacked.service.call(method, path, body, **headers)[0]
-        answers[status] += 1
-    return answers
+            method, path, body, headers = malformed(choice, stream, space)
+            status = service.call(method, path, body, **headers)[0]
+        found[status] += 1
+    return found
 
 
 def malformed(choice: random.Random, stream: str, space: bytes) -> tuple[str, str, bytes, dict[str, str]]:
@@ -125,6 +84,3 @@ def png() -> bytes:
 
 
 PICTURE = png()
-
-if __name__ == "__main__":
-    main()

@@ -40,7 +40,6 @@ from unseen.scale import cluster, encode
 from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments
 from unseen_bench.run.synthetic import label_space, near
-from unseen_bench.run.timing import median_seconds
 
 REPOSITORY = Path(__file__).parents[1]
 KNOWN, NEGATIVES, DIM = 1_000, 10_000, 512
@@ -111,14 +110,14 @@ def scan_rows(_: Arguments) -> Iterator[Row]:
     labels = label_space(KNOWN, NEGATIVES, DIM).to(device="cuda")
     online, parts = Online(labels), streams(labels)
     slow = parts[0][:300]
-    naive = median_seconds(lambda: naive_loop(online, slow), repeat=1) / len(slow)
+    naive = device_seconds(lambda: naive_loop(online, slow), inner=1, repeat=1) / len(slow)
     yield {"case": "naive", "µs per sample": 1e6 * naive}
     samples = sum(map(len, parts))
     routes = torch.cat([online.observe(online.start(), part)[0].route for part in parts])
     taught = int((routes > 0).sum()) * KNOWN + int((routes < 0).sum()) * NEGATIVES  # pairs of teacher and row
     # gate, reads; then for each teacher its targets, its cosines and its share of the rewrite
     least = 2.0 * DIM * (2 * samples * (KNOWN + NEGATIVES) + 3 * taught) / measured_ceilings()["float32 TFLOP/s"] / 1e12
-    total = sum(median_seconds(partial(online.observe, online.start(), part), repeat=3) for part in parts)
+    total = sum(device_seconds(partial(online.observe, online.start(), part), inner=1, repeat=3) for part in parts)
     yield {
         "case": "four streams",
         "s": total,

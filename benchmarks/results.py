@@ -93,15 +93,10 @@ def suite_section(name: str, features: Path, out: Path, workers: int | None) -> 
     except (EncoderError, MissingExtra) as error:
         return f"\n## {name}\n\nLeft out: {error}\n"
     runs = list(dict.fromkeys(run for part in PLAN if part.suite == name for run in part.runs(suite)))
-    rows, results = list[Row](), ResultFolder(out, name)
-    for _, row in run_all(suite, runs, results, workers=workers):
+    rows = list[Row]()
+    for _, row in run_all(suite, runs, ResultFolder(out, name), workers=workers):
         rows.append(row)
         command.progress(len(rows), len(runs))
-    return section(suite, rows)
-
-
-def section(suite: suites.Suite, rows: list[Row]) -> str:
-    """One suite's part of the page."""
     counts = f"{len(suite.labels.names):,} names, {len(suite.labels.negatives):,} negatives"
     text = f"\n## {suite.name}\n\n{suite.about}. {counts}.\n"
     for judged in verdict_tables(rows):

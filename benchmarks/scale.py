@@ -20,9 +20,8 @@ from unseen import SessionSpec, keyed
 from unseen.scale import cluster
 from unseen.scale.score import on_ray
 from unseen_bench.run import Row, command
-from unseen_bench.run.command import Arguments
+from unseen_bench.run.command import Arguments, alternating_seconds
 from unseen_bench.run.synthetic import label_space, stream
-from unseen_bench.run.timing import alternating_seconds
 
 WORKERS, STORE, ROUNDS = 2, 512 << 20, 3
 

@@ -36,9 +36,8 @@ from served import RAW, Service
 from unseen import LabelSpace, Session
 from unseen.serve.run import listening_socket
 from unseen_bench.run import Row, command, markdown_table
-from unseen_bench.run.command import Arguments
+from unseen_bench.run.command import Arguments, percentiles
 from unseen_bench.run.synthetic import label_space, stream
-from unseen_bench.run.timing import percentiles
 
 DIM = 512
 LOADS = ((8, 64), (32, 1), (1, 1))  # callers, and the samples in each of their requests

@@ -32,8 +32,8 @@ from served import Service
 from unseen.errors import ServiceError
 from unseen.serve.client import Client, Record
 from unseen_bench.run import Row, command
+from unseen_bench.run.command import percentiles
 from unseen_bench.run.synthetic import label_space
-from unseen_bench.run.timing import percentiles
 
 BUDGET = 1 << 30  # bytes of memory that the service may take at most
 CALLERS, DIM = 6, 64

@@ -24,9 +24,8 @@ from unseen.odds import TextLogits, logit, neglabel, text_logits
 from unseen.scan import blocked, naive
 from unseen.scan.gate import decaying_steps
 from unseen_bench.run import Row, command, markdown_table
-from unseen_bench.run.command import Arguments
+from unseen_bench.run.command import Arguments, alternating_seconds
 from unseen_bench.run.synthetic import label_space, stream
-from unseen_bench.run.timing import alternating_seconds
 
 REPOSITORY = Path(__file__).parents[1]
 SIZES = ((10, 2_000), (200, 742), (1_000, 10_000))

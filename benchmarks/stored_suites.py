@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -25,7 +25,7 @@ SUITES = SETS | NEAR | OFFLINE
 ORDERS = ("shuffled", "id_first", "ood_first")
 
 
-def suites_parser(doc: str | None, *, seeds: int, chosen: Sequence[str], most: int = 3000) -> ArgumentParser:
+def suites_parser(doc: str | None, *, seeds: int, chosen: Iterable[str], most: int = 3000) -> ArgumentParser:
     """A parser with the options of experiments over suites; those that are `chosen` by default."""
     parser = command.parser(doc, features=True, resumes=True, seeds=seeds)
     parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(chosen))

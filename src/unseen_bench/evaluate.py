@@ -122,13 +122,15 @@ def judge_verdicts(
     session: Session, verdicts: Verdicts, trial: Trial, *, name: str | None = None, cost: Cost = NO_COST
 ) -> Evaluation:
     """Every metric of verdicts that were made without the truth, by a session that has made them."""
-    output, is_id = verdicts.output, trial.is_id
+    output, is_id, detector = verdicts.output, trial.is_id, session.detector
+    z, anchors = (trial.z[is_id, 0] if detector.parts else trial.z[is_id]), detector.labels.id_anchors
+    frozen = (unit(_to_device_of(detector, z), like=anchors) @ anchors.T).argmax(1).cpu()
     metrics = {
         **ranking(output, is_id),
         **verdict_metrics(verdicts, is_id, ~is_id),
         **early_metrics(verdicts, is_id),
         "accuracy": _fraction(output.label[is_id] == trial.label[is_id]),
-        "accuracy_frozen": _fraction(_frozen_labels(session.detector, trial.z[is_id]) == trial.label[is_id]),
+        "accuracy_frozen": _fraction(frozen == trial.label[is_id]),
         **gate_metrics(output, is_id),
     }
     by_source = {}
@@ -136,8 +138,7 @@ def judge_verdicts(
         known, unknown = sides(trial, source)
         found = ranking(output, known, unknown) | verdict_metrics(verdicts, known, unknown)
         by_source[trial.sources[source]] = found
-    detector, interval = name or session.detector.name, session.recall_interval
-    return Evaluation(detector, metrics, by_source, verdicts, trial, cost, interval)
+    return Evaluation(name or detector.name, metrics, by_source, verdicts, trial, cost, session.recall_interval)
 
 
 def sides(trial: Trial, source: int) -> tuple[Bool[Tensor, " T"], Bool[Tensor, " T"]]:
@@ -200,25 +201,18 @@ def gate_metrics(output: DetectorOutput, is_id: Bool[Tensor, " T"]) -> dict[str,
 
 def over_time(evaluation: Evaluation, *, points: int = 20) -> list[dict[str, float]]:
     """The metrics of consecutive slices of the stream."""
-    slices = torch.arange(len(evaluation.trial.z)).chunk(points)
-    return [{"samples": float(part[-1] + 1), **_slice(evaluation, part)} for part in slices]
-
-
-def _slice(evaluation: Evaluation, part: Int[Tensor, " n"]) -> dict[str, float]:
-    is_id, verdicts = evaluation.trial.is_id[part], evaluation.verdicts.select(part)
-    ranked = ranking(verdicts.output, is_id)
-    judged = verdict_metrics(verdicts, is_id, ~is_id)
-    return {name: ranked[name] for name in OVER_TIME} | judged | gate_metrics(verdicts.output, is_id)
+    found = []
+    for part in torch.arange(len(evaluation.trial.z)).chunk(points):
+        is_id, verdicts = evaluation.trial.is_id[part], evaluation.verdicts.select(part)
+        ranks = ranking(verdicts.output, is_id)
+        shares = verdict_metrics(verdicts, is_id, ~is_id) | gate_metrics(verdicts.output, is_id)
+        found.append({"samples": float(part[-1] + 1), **{name: ranks[name] for name in OVER_TIME}, **shares})
+    return found
 
 
 def _session(judged: SessionOrDetector) -> Session:
     """A session that may learn: a new one, or one that goes on from a snapshot."""
     return judged.at(judged.snapshot) if isinstance(judged, Session) else Session(judged)
-
-
-def _frozen_labels(detector: Detector[Any], z: Tensor) -> Int[Tensor, " n"]:
-    anchors, whole = detector.labels.id_anchors, z[:, 0] if detector.parts else z
-    return (unit(_to_device_of(detector, whole), like=anchors) @ anchors.T).argmax(1).cpu()
 
 
 def _to_device_of(detector: Detector[Any], z: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""What the files in benchmarks/ share: arguments, output, timing, synthetic streams."""
+"""What the files in benchmarks/ share: arguments and output."""
 
 import json
 import sys
 
 import pytest
 
-from unseen_bench.run import Case, command, timing
+from unseen_bench.run import Case, command
 
 
 @pytest.fixture
@@ -26,8 +26,3 @@ def test_an_answer_is_a_table_or_one_json_object_per_row(arguments, capsys):
     command.run_and_print(cases, arguments("--json"), lambda rows: ["unused"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["number"], row["square"]) for row in rows] == [(0, 0), (1, 1)]
-
-
-def test_the_median_leaves_the_warmup_out():
-    ticks = iter([0.0, 9.0, 10.0, 12.0, 20.0, 21.0, 30.0, 33.0])
-    assert timing.median_seconds(lambda: None, repeat=3, warmup=1, clock=lambda: next(ticks)) == 2.0

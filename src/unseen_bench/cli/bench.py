@@ -196,7 +196,11 @@ def print_tables(suite: suites.Suite, rows: list[harness.Row]) -> None:
             forms = {name: "{} ±{}" if name in table.groups else "{}" for name in table.columns}
             cells = ("\n".join(tables.texts(line.cells.get(name), forms[name], line.digits)) for name in forms)
             name = f"[dim]{line.method}, as printed[/]" if line.printed else line.method
-            costs = (tables.number_text(line.accuracy), tables.time(line), tables.size(line.state_bytes))
+            costs = (
+                tables.number_text(line.accuracy),
+                tables.number_text(line.microseconds, 0),
+                tables.size(line.state_bytes),
+            )
             grid.add_row(name, *cells, *costs)
         output.out.print(grid)
         output.out.print(table.reduced_note, style="dim")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -117,7 +117,7 @@ class Table:
                 f"{line.method}{PRINTED}" if line.printed else line.method,
                 *(text for name in self.columns for text in texts(line.cells.get(name), "{} ({})", line.digits)),
                 number_text(line.accuracy),
-                *("—" if line.printed else str(line.seeds), time(line), size(line.state_bytes)),
+                *("—" if line.printed else str(line.seeds), number_text(line.microseconds, 0), size(line.state_bytes)),
             ]
             for line in self.lines
         ]
@@ -162,7 +162,8 @@ def size(count: int | None) -> str:
 def _lines(rows: Sequence[Row], table: Table, paper: Mapping[str, Any]) -> list[MethodLine]:
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        groups[row["detector"], initials(row["sets"]) if len(row["sets"]) > 1 else ""].append(row)
+        initials = "-".join(name[0].upper() for name in row["sets"])  # of a shift, as the paper writes it: I-S-P-T
+        groups[row["detector"], initials if len(row["sets"]) > 1 else ""].append(row)
     lines = []
     for (detector, shift), group in groups.items():
         method = f"{detector} {shift}".strip()
@@ -204,11 +205,6 @@ def _printed_line(method: str, figures: Mapping[str, Any], table: Table) -> Meth
     return MethodLine(method, cells, printed=True)
 
 
-def initials(sets: Sequence[str]) -> str:
-    """The order of the sets in one stream as the paper writes it: I-S-P-T."""
-    return "-".join(name[0].upper() for name in sets)
-
-
 def texts(cell: MetricCell | None, with_deviation: str, digits: int = 1) -> list[str]:
     """AUROC and FPR95 as text; `with_deviation` has two places, for where there is one."""
     if cell is None:
@@ -229,12 +225,7 @@ def defined(value: float | None) -> float:
 
 def number_text(value: float, digits: int = 1) -> str:
     """A number as text, a dash for nan."""
-    return "—" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def time(line: MethodLine) -> str:
-    """The microseconds that one sample took."""
-    return "—" if math.isnan(line.microseconds) else f"{line.microseconds:,.0f}"
+    return "—" if math.isnan(value) else f"{value:,.{digits}f}"
 
 
 def mean_of(values: Iterable[float]) -> float:
@@ -255,15 +246,12 @@ def verdict_tables(rows: Iterable[Row]) -> list[Grid]:
             for row in rows:
                 if row["kind"] == kind and row["order"] in (order, ANY_ORDER):
                     groups[row["detector"]].append(row)
-            lines = [(method, *map(_percent_of(group), VERDICT_COLUMNS)) for method, group in groups.items()]
+            lines = []
+            for method, group in groups.items():
+                found_of = {
+                    name: [100 * row[name] for row in group if row[name] is not None] for name in VERDICT_COLUMNS
+                }
+                lines.append((method, *(number_text(mean_of(some or [math.nan])) for some in found_of.values())))
             title = f"{KINDS[kind]}; order: {order}; verdicts, mean of all sets"
             found.append(Grid(title, ("method", *VERDICT_COLUMNS.values()), lines, kind=kind))
     return found
-
-
-def _percent_of(rows: Sequence[Row]) -> Callable[[str], str]:
-    def text(metric: str) -> str:
-        values = [100 * value for row in rows if (value := row[metric]) is not None]
-        return number_text(mean_of(values) if values else math.nan)
-
-    return text

@@ -12,8 +12,7 @@ Rows judge the margin (`margin_auroc`, ...), which is what a verdict carries, an
 
 from unseen_bench.oracles import ORACLES
 from unseen_bench.run.comparison import Comparison, compare, compare_runs
-from unseen_bench.run.execute import RunResult, execute, run_identity
-from unseen_bench.run.executors import run_all
+from unseen_bench.run.executors import RunResult, execute, run_all, run_identity
 from unseen_bench.run.results import (
     Case,
     ResultFolder,

@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -51,8 +53,10 @@ def run_and_print(cases: Iterable[Case], arguments: Arguments, table: Callable[[
     show(run_experiment(cases, arguments.rows, progress=progress), arguments, table)
 
 
-def show(rows: Iterable[Row], arguments: Arguments, table: Callable[[list[Row]], Iterable[str]] | None = None) -> None:
-    """Print rows as they come, as JSON or as text; with `table`, what it makes of all of them in place of the text."""
+def show(
+    rows: Iterable[Row], arguments: Arguments, table: Callable[[list[Row]], Iterable[str]] | None = None
+) -> list[Row]:
+    """The rows, printed as they come, as JSON or as text; with `table`, what it makes of all in place of the text."""
     found = []
     for row in rows:
         found.append(row)
@@ -60,6 +64,7 @@ def show(rows: Iterable[Row], arguments: Arguments, table: Callable[[list[Row]],
             print(json.dumps(row) if arguments.json else line(row), flush=True)
     if table and not arguments.json:
         print("\n".join(table(found)))
+    return found
 
 
 def line(row: Row) -> str:
@@ -80,3 +85,22 @@ def require_passing_tests(repository: Path, *tests: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", *tests]
     if subprocess.run(command, cwd=repository, capture_output=True).returncode:
         sys.exit(f"`pytest {' '.join(tests)}` fails: repair it, then measure again")
+
+
+def alternating_seconds(
+    works: Mapping[str, Callable[[], object]], *, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """The times of several works in alternation, so that other work on the machine slows all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        for name, work in works.items():
+            started = clock()
+            work()
+            seconds[name].append(clock() - started)
+    return seconds
+
+
+def percentiles(times: Sequence[float]) -> dict[str, float]:
+    """The median and the 99th percentile of some seconds, in milliseconds."""
+    found = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else [*times] * 99
+    return {"p50_ms": 1e3 * found[49], "p99_ms": 1e3 * found[98]}

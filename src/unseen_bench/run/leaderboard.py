@@ -11,8 +11,7 @@ from unseen.errors import SettingError
 from unseen_bench import suites
 from unseen_bench.checks import check_detector
 from unseen_bench.oracles import ORACLES
-from unseen_bench.run.execute import in_float64
-from unseen_bench.run.executors import run_all
+from unseen_bench.run.executors import in_float64, run_all
 from unseen_bench.run.results import ResultFolder, Row
 from unseen_bench.run.runs import LABEL_FREE, Method, Run, default_detectors, list_runs
 from unseen_bench.suites import Suite

@@ -225,17 +225,13 @@ def with_sweeps(runs: Sequence[Run], sweeps: Sequence[str]) -> list[Run]:
 
 
 def _with_controls(names: Sequence[str], *, is_first: bool) -> Iterator[str]:
-    for text in map(_canonical, names):
-        yield text
+    """Yield each method as rows call it, its registered name and then its settings; an oracle's control after it."""
+    for text in names:
         name, *settings = text.split()
+        name = detectors.canonical_name(name)
+        yield " ".join([name, *settings])
         if is_first and name in PLAIN:
             yield " ".join([f"{name}-permuted", *settings])
-
-
-def _canonical(text: str) -> str:
-    """A method as rows call it: its registered name, then its settings."""
-    name, *settings = text.split()
-    return " ".join([detectors.canonical_name(name), *settings])
 
 
 def _order_free(run: Run) -> Iterator[Run]:

@@ -31,7 +31,11 @@ def names() -> list[str]:
 
 def read(name: str) -> dict[str, Any]:
     """The table of a suite; one that `extends` another holds only the differences."""
-    table = _parse(name)
+    if name not in names() and not Path(name).is_file():
+        raise DataError(
+            f"expected a suite out of {', '.join(names())} or a TOML file, got {name!r}; check the spelling"
+        )
+    table = tomllib.loads((files(__package__) / f"{name}.toml" if name in names() else Path(name)).read_text())
     if "extends" not in table:
         return table
     base = read(table.pop("extends"))
@@ -50,16 +54,6 @@ def learned_file(name: str) -> str | None:
     """The file in the data root that holds the label space of a suite with learned prompts."""
     found: str | None = read(name).get("labels", {}).get("learned")
     return found
-
-
-def _parse(name: str) -> dict[str, Any]:
-    if name in names():
-        return tomllib.loads((files(__package__) / f"{name}.toml").read_text())
-    if not Path(name).is_file():
-        raise DataError(
-            f"expected a suite out of {', '.join(names())} or a TOML file, got {name!r}; check the spelling"
-        )
-    return tomllib.loads(Path(name).read_text())
 
 
 class Source(NamedTuple):

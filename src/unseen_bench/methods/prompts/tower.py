@@ -6,7 +6,6 @@ the placeholder tokens, so that contexts equal to the embedding of literal words
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -54,15 +53,6 @@ class PromptTower:
     def width(self) -> int:
         """The width of a context."""
         return self.embedding.embedding_dim
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of every weight of the text tower."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.model.state_dict().items()):
-            if name.startswith("text_"):
-                digest.update(name.encode() + tensor.float().cpu().numpy().tobytes())
-        return digest.hexdigest()
 
     def tokens(self, names: Sequence[str], words: str | int) -> PromptTokens:
         """The prompts of some names: `words` is a literal context, or how many tokens a learned one has."""
