@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from families import FAMILIES
 from unseen import LabelSpace, detectors, load_encoder
 from unseen.detectors import NegLabel
 from unseen.features import load_features
@@ -41,11 +42,7 @@ SETTINGS = {  # relatives, everyday words, far words
     "relatives, 1,500 everyday, 500 far": (1_800, 1_500, 500),
 }
 FILES = ("images-imagenet_val5.safetensors", "text-imagenet1k.safetensors")
-FAMILIES = {
-    "dogs": range(151, 269),
-    "birds": (*range(7, 25), *range(80, 101), *range(127, 147)),
-    "food": range(923, 970),
-}
+KINDS = ("dogs", "birds", "food")
 NAMES, FAR = 12, 220
 FAR_SETS = {"textures10": 24, "intel_scenes": 60, "flowers102": 38}  # every n-th image
 
@@ -78,7 +75,7 @@ class Store(NamedTuple):
         """The job of a seed."""
         chance = random.Random(seed)
         pool = FAMILIES[family] if family else [row for row, name in enumerate(self.names) if hierarchy().find(name)]
-        known = chance.sample(list(pool), NAMES)
+        known = chance.sample(pool, NAMES)
         cosine = (self.text @ self.text[known].T).amax(1)
         cosine[known] = -1
         order = cosine.argsort(descending=True).tolist()[: len(self.names) - NAMES]
@@ -109,7 +106,7 @@ def main() -> None:
 def cases(arguments: command.Arguments) -> Iterator[Case]:
     """Yield one case per setting and job."""
     for setting in SETTINGS:
-        for kind in ("any", *FAMILIES):
+        for kind in ("any", *KINDS):
             for seed in range(arguments.jobs if kind == "any" else arguments.jobs // 4):
                 key = {"negatives": setting, "names": kind, "seed": seed}
                 yield Case(key, partial(measure, arguments.folder, setting, kind, seed))

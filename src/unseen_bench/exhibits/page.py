@@ -1,6 +1,6 @@
 """One self-contained HTML file: tables and plots of a suite, no script, nothing fetched."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,24 +48,16 @@ def _sections(suite: Suite, rows: Sequence[Row], results: ResultFolder) -> Itera
 
 
 def _from_margins(rows: Sequence[Row], results: ResultFolder) -> Iterator[Figure]:
-    """Yield how margins lie for the first seed, a figure per kind."""
+    """Yield how margins lie in single-set streams of the first seed, as each was first met: a figure per kind."""
     for kind, title in KINDS.items():
-        margins = _margins([row for row in rows if row["kind"] == kind], results)
-        if margins:
-            shown = {name: dict(list(methods.items())[:SHOWN]) for name, methods in margins.items()}
-            yield Figure(title, plots.histograms(shown), kind)
-
-
-def _margins(
-    rows: Iterable[Row], results: ResultFolder
-) -> dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]]:
-    """Set -> method -> (margins of known, of unknown images) of single-set streams, as each was first met."""
-    found: dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
-    for row in rows:
-        if len(row["sets"]) == 1 and row["seed"] == 0 and row["order"] in (ANY_ORDER, "shuffled"):
-            margins = results.samples(row).double().numpy()
-            found.setdefault(row["sets"][0], {})[row["detector"]] = (margins[: row["known"]], margins[row["known"] :])
-    return found
+        found: dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+        for row in (row for row in rows if row["kind"] == kind and row["seed"] == 0 and len(row["sets"]) == 1):
+            methods = found.setdefault(row["sets"][0], {})
+            if row["order"] in (ANY_ORDER, "shuffled") and len(methods) < SHOWN:
+                margins = results.samples(row).double().numpy()
+                methods[row["detector"]] = (margins[: row["known"]], margins[row["known"] :])
+        if any(found.values()):
+            yield Figure(title, plots.histograms(found), kind)
 
 
 def _streams(rows: Sequence[Row]) -> Iterator[Figure]:

@@ -46,11 +46,6 @@ class MetricCell(NamedTuple):
         )
         return cls(auroc, fpr, spread, fpr_spread) if len(pairs) > 1 else cls(auroc, fpr)
 
-    @classmethod
-    def mean(cls, cells: Sequence[MetricCell]) -> MetricCell:
-        """The mean of cells, without a deviation."""
-        return cls(mean_of(cell.auroc for cell in cells), mean_of(cell.fpr for cell in cells))
-
 
 @dataclass(frozen=True)
 class MethodLine:
@@ -201,7 +196,7 @@ def _printed_line(method: str, figures: Mapping[str, Any], table: Table) -> Meth
     cells = {name: MetricCell(*pair) for name, pair in figures.items() if isinstance(pair, list)}
     for group, sets in table.groups.items():
         if group not in cells and all(name in cells for name in sets):
-            cells[group] = MetricCell.mean([cells[name] for name in sets])
+            cells[group] = MetricCell(mean_of(cells[n].auroc for n in sets), mean_of(cells[n].fpr for n in sets))
     return MethodLine(method, cells, printed=True)
 
 
