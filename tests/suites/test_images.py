@@ -121,7 +121,7 @@ def test_inventory_compares_found_with_expected_counts(root):
 
 def test_images_are_encoded_scored_and_reported(root, colours, tmp_path):
     out = tmp_path / "out"
-    chosen = ("--detectors", "neglabel,online,oracle-online", "--seeds", 1, "--workers", 1)
+    chosen = ("--detectors", "neglabel,online,oracle-online", "--seeds", 1)
     arguments = ("--data", root, *chosen, "-o", out)
     result = run(root / "toy.toml", *arguments, "--report", out / "report.html")
     assert result.exit_code == 1  # a set is missing, and the code says so

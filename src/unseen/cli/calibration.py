@@ -6,20 +6,19 @@ They are checked before anything is encoded. Loads torch: commands import it whe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unseen import LabelSpace, Session
 from unseen.cli import output, spaces
-from unseen.cli.known import SHOWN, is_features, warn_odd
+from unseen.cli.known import SHOWN, encode_photos, is_features, warn_odd
 from unseen.encoders import Encoder
 from unseen.errors import DataError
-from unseen.features import load_features, stream_images
+from unseen.features import load_features
 from unseen.images import Entry, find_images
 from unseen.labels.examples import comparable_name
 from unseen.threshold import Adaptive, Calibrated, Calibration
@@ -50,7 +49,7 @@ class KnownImages:
     z: Float[Tensor, "n d"]
     keys: Sequence[str]
     options: CalibrationOptions
-    skipped: Sequence[tuple[str, str]] = ()
+    skipped: int = 0  # that could not be read
     due: int = 0  # images of the stream at which to calibrate again
 
     def calibrate(self, session: Session) -> Calibration:
@@ -101,12 +100,14 @@ class KnownSource:
     def read(self, space: LabelSpace, model: Encoder | None = None) -> KnownImages:
         """The images of known names with their features; an encoder is loaded where one is needed and none is given."""
         if self.entries is None:
-            found = self._read_features(space)
-            rows = self._known_rows(found.keys, space)
-            return replace(found, z=found.z[rows], keys=[found.keys[row] for row in rows])
+            features = load_features(self.source)
+            space.check_vectors(features.z.shape[1], features.made_by, "features")
+            rows = self._known_rows(features.keys, space)
+            return KnownImages(features.z[rows], [features.keys[row] for row in rows], self.options)
         entries = list(self.entries)
-        rows = self._known_rows([entry.path for entry in entries], space)
-        return self._encoded([entries[row] for row in rows], model or spaces.encoder_of(space))
+        photos = [entries[row] for row in self._known_rows([entry.path for entry in entries], space)]
+        z, keys, skipped = encode_photos(photos, model or spaces.encoder_of(space), self.source)
+        return KnownImages(z, keys, self.options, skipped)
 
     def _known_rows(self, keys: Sequence[str], space: LabelSpace) -> list[int]:
         """Which images show known names, as far as their folders say; those of another class are left out.
@@ -133,30 +134,6 @@ class KnownSource:
         if foreign:
             output.warn(f"{shown}: no known name, {len(keys) - len(rows):,} of {len(keys):,} photos are left out")
         return rows
-
-    def _read_features(self, space: LabelSpace) -> KnownImages:
-        """Features of known images; refuse those of another encoder."""
-        features = load_features(self.source)
-        space.check_vectors(features.z.shape[1], features.made_by, "features")
-        return KnownImages(features.z, features.keys, self.options)
-
-    def _encoded(self, entries: Sequence[Entry], model: Encoder) -> KnownImages:
-        """Known images with their features; what cannot be read is skipped with its reason."""
-        parts, keys, skipped = [], list[str](), []
-        with output.progress("images") as bar:
-            task = bar.add_task("calibrate", total=len(entries), rate="")
-            for one, z in stream_images(entries, model):
-                parts.append(z)
-                keys += [image.path for image in one]
-                skipped += [(row.path, row.reason) for row in one.skipped]
-                bar.update(task, advance=len(one.rows))
-        for key, reason in skipped:
-            output.print_skipped(key, reason)
-        if not keys:
-            raise DataError(
-                f"expected photos that can be read in {self.source}, got {len(skipped)} that are not; see each"
-            )
-        return KnownImages(torch.cat(parts), keys, self.options, skipped)
 
 
 def calibration_lines(session: Session, found: Calibration) -> list[str]:

@@ -33,7 +33,6 @@ def detect(
     space: options.SpaceInstead = None,
     detector: options.Detector = None,
     recall: options.Recall = None,
-    threshold: options.Threshold = None,
     calibrate: options.Calibrate = None,
     only: options.Only = None,
     live: options.Live = False,
@@ -87,32 +86,32 @@ def detect(
     from unseen.report.stream_page import StreamLog
     from unseen.storage.files import content_mark
 
-    chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
+    chosen, mark = session.SessionOptions(detector, recall, calibrate), content_mark(state)
     alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
     log = StreamLog.beside(report) if report else None
     entries: Iterable[Any] = find_images(photos) if regions is None else regions.entries
     if regions and regions.grid:
         entries, learn = regions.entries.photos, False  # parts that show half of a thing would teach wrongly
-    judged: list[output.Record] = []
+    kept, judged = state if learn else None, list[output.Record]()
     has_end = isinstance(entries, Sized)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
-    cache = session.vector_cache(state if learn and has_end else None, ready.model)
+    cache = session.vector_cache(kept if has_end else None, ready.model)
     with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
         lines = output.both(lines, judged.append) if sort_into else lines
-        stream = run.Run(ready.session, lines, state, mark, learn, ready.known_images, alarms, log)
+        stream = run.Run(ready.session, lines, kept, mark, learn, ready.known_images, alarms, log)
         stream.live, stream.skipped = live or not has_end, ready.skipped
         stream.not_images = getattr(entries, "others", 0)
-        if state and learn:
-            stream.learned = run.LearnedFiles.of_state(state, stream.seen)
+        if kept:
+            stream.learned = run.LearnedFiles.of_state(kept, stream.seen)
         total = len(entries) if isinstance(entries, Sized) else None
         steps = regions and regions.grid and regions.steps(ready.model, ready.session)
         stream.go(steps or run.photo_steps(entries, ready.model, cache), unit="images", total=total)
     if sort_into:
         sort.sort(judged, sort_into, sort_as, only or ())
     if regions:
-        regions.finish(state if learn else None, log)
+        regions.finish(kept, log)
     raise stream.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Batches = Iterator[EncodedEntries] | Iterator[ShardResult]
 
+BATCH = 64  # images per step
+
 
 def encode(
     sources: Annotated[
@@ -30,7 +32,10 @@ def encode(
     encoder: options.Encoder = "offline",
     as_json: options.AsJson = False,
     device: options.Device = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images per step.", **options.MORE)] = 64,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Images per step, with --ray per file (default: 64, with --ray 256).", **options.MORE),
+    ] = None,
     decode: Annotated[
         str,
         typer.Option(
@@ -38,12 +43,6 @@ def encode(
         ),
     ] = "pillow",
     ray: options.Ray = None,
-    shard: Annotated[
-        int | None, typer.Option(min=1, help="With --ray: images per feature file (default: 256).", **options.MORE)
-    ] = None,
-    actors: Annotated[
-        int | None, typer.Option(min=1, help="With --ray: models (default: per GPU or core).", **options.MORE)
-    ] = None,
 ) -> None:
     """Encode images to features on disk, so that scoring them takes seconds.
 
@@ -57,9 +56,9 @@ def encode(
         from unseen.scale import cluster
         from unseen.scale import encode as scaled
 
-        job = scaled.EncodeJob(encoder, device, batch, actors)
+        job = scaled.EncodeJob(encoder, device)
         with cluster.connect(ray) as joined:
-            plan = scaled.plan(joined, sources, folder, job, size=shard or scaled.NUMBERS.shard)
+            plan = scaled.plan(joined, sources, folder, job, size=batch or scaled.NUMBERS.shard)
             run = EncodeRun(as_json, plan.already)
             raise run.finish(scaled.run(joined, plan, job), plan.total, plan.model.name, folder)
 
@@ -74,7 +73,7 @@ def encode(
     cache = FeatureCache(folder, model)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
     total = len(entries) - already if isinstance(entries, Sized) else None
-    batches = encode_images(entries, model, cache, size=batch, decoder=decode)
+    batches = encode_images(entries, model, cache, size=batch or BATCH, decoder=decode)
     raise EncodeRun(as_json, already).finish(batches, total, model.name, folder)
 
 

@@ -19,8 +19,8 @@ from unseen.encoders import Encoder
 from unseen.errors import EncoderError, SettingError
 from unseen.features import FeatureCache
 from unseen.report.stream_page import about
-from unseen.spec import SessionSpec
-from unseen.threshold import Adaptive, Calibrated, Fixed, ThresholdRule
+from unseen.threshold import Adaptive, Calibrated
+from unseen.threshold.base import check_recall
 
 
 @dataclass(frozen=True)
@@ -29,58 +29,37 @@ class SessionOptions:
 
     detector: str | None = None
     recall: float | None = None
-    threshold: float | None = None
     calibrate: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no command can run, before anything slow has begun."""
-        if self.recall is not None and self.threshold is not None:
-            raise SettingError("expected --recall or --threshold, got both; a fixed threshold aims at no recall")
-        if self.calibrate is not None and self.threshold is not None:
-            raise SettingError("expected --calibrate or --threshold, got both; known images set the threshold")
         if self.detector and ":" in self.detector:
             object.__setattr__(self, "detector", _register_own(self.detector))
         if self.kind.parts:
             raise SettingError(f"expected a detector that reads whole images, got {self.detector!r}; leave it out")
-        _ = self.rule
+        if self.recall is not None:
+            check_recall(self.recall)
 
     @property
     def kind(self) -> type[detectors.Detector[Any]]:
         """The class of the detector."""
         return detectors.find(self.detector or detectors.DEFAULT)
 
-    @property
-    def rule(self) -> ThresholdRule[Any] | None:
-        """The threshold rule of the options, None where they have none."""
-        if self.threshold is not None:
-            return Fixed(self.threshold)
-        return None if self.recall is None else Adaptive(self.recall)
-
-    def spec(self, labels: LabelSpace) -> SessionSpec:
-        """The description of a new session."""
-        rule = self.rule or Adaptive()
-        return SessionSpec(
-            labels, self.detector or detectors.DEFAULT, threshold=rule.name, threshold_settings=rule.settings
-        )
-
     def session(self, labels: LabelSpace, state: Path | None) -> Session:
         """A new session, or the one that `state` was saved by; refuse options that it was not learned with."""
         if state is None or not state.exists():
-            return Session(detectors.make(self.detector or detectors.DEFAULT, labels), self.rule)
+            rule = None if self.recall is None else Adaptive(self.recall)
+            return Session(detectors.make(self.detector or detectors.DEFAULT, labels), rule)
         saved = Session.load(state, labels)
-        detector = self.detector and detectors.find(self.detector).name
-        rule = self.rule and self.rule.for_detector(in_nats=saved.detector.in_nats)
+        detector, recall = self.detector and self.kind.name, getattr(saved.rule, "recall", None)
+        is_set_anew = isinstance(saved.rule, Calibrated) and self.calibrate is not None
         for option, given, kept in (
             ("--detector", detector, saved.detector.name),
-            ("--recall and --threshold", rule, saved.rule),
+            ("--recall", None if is_set_anew else self.recall, recall),
         ):
-            if given not in (None, kept) and not self._fits_calibrated_rule(kept):
+            if given not in (None, kept):
                 raise SettingError(f"expected {option} as {state} was learned with, {kept}, got {given}; leave it out")
         return saved
-
-    def _fits_calibrated_rule(self, kept: object) -> bool:
-        """Whether the options fit a calibrated rule: its own recall, or any with images to calibrate again."""
-        return isinstance(kept, Calibrated) and (self.calibrate is not None or self.recall == kept.recall)
 
 
 def _register_own(name: str) -> str:
@@ -142,7 +121,7 @@ def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> S
     output.say(about(session))
     if images:
         calibrate(session, images)
-    return Start(session, model, images, sum(len(one.skipped) for one in (taught, images) if one))
+    return Start(session, model, images, sum(one.skipped for one in (taught, images) if one))
 
 
 def names_of(

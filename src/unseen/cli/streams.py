@@ -9,13 +9,15 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
-from unseen import LabelSpace, keyed
+from unseen import LabelSpace, SessionSpec, detectors, keyed
 from unseen.cli import output
 from unseen.cli.session import SessionOptions
 from unseen.features import Features, load_features
 from unseen.scale import cluster
 from unseen.scale import score as scaled
 from unseen.storage.remote import check_bucket, location
+
+TIME = "time"  # column whose day the folders of verdicts are named by; without it today
 
 
 class StreamOptions(NamedTuple):
@@ -26,7 +28,6 @@ class StreamOptions(NamedTuple):
     by: str
     state: Path | None  # a folder
     output: str | None  # a folder or a URI
-    time: str | None
     ray: str | None
     learn: bool
     live: bool
@@ -37,12 +38,11 @@ def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool) -> Non
 
     States change when all verdicts are out: what failed can be run again.
     """
-    spec = chosen.spec(LabelSpace.load(given.space))
+    spec = SessionSpec(LabelSpace.load(given.space), chosen.detector or detectors.DEFAULT)
     keeps = given.learn and given.state is not None
     job = keyed.StreamJob(spec, learn=given.learn, live=given.live, keep_state=keeps)
     samples = load_features(given.features)
-    times = samples.column(given.time) if given.time else [str(time.time())] * len(samples)
-    keys, days = samples.column(given.by), [keyed.day_of(moment) for moment in times]
+    keys = samples.column(given.by)
     split = keyed.split(keys)
     if given.output:
         check_bucket(location(given.output))
@@ -51,7 +51,8 @@ def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool) -> Non
         results = _run(job, split, samples, states, keep, given.ray)
         found = keyed.joined(split, results)
         if given.output:
-            keyed.write_partitions(location(given.output), found, samples.keys, keys, days)
+            times = samples.column(TIME) if TIME in samples.columns else [str(time.time())] * len(samples)
+            keyed.write_partitions(location(given.output), found, samples.keys, keys, list(map(keyed.day_of, times)))
         else:
             columns = {"key": output.longest(samples.keys), "name": output.longest(spec.labels.names)}
             with output.Format(as_json).lines(**columns) as lines:

@@ -35,18 +35,11 @@ OTHER_PHOTOS = 2  # of each digit and piece of clothing
 METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
 
 
-def run(
-    order: str,
-    report: Path,
-    *,
-    photos: Path | None,
-    discover: bool,
-    as_json: bool,
-) -> None:
+def run(report: Path, *, photos: Path | None, discover: bool, as_json: bool) -> None:
     """Stream the embedded images through a detector; print its verdicts and, afterwards, how right they are."""
     pack, truth = embedded.load(), embedded_truth()
-    order_of_arrival = truth.arrival(order, seed=0)
-    pack, truth = pack[order_of_arrival], truth[order_of_arrival]
+    order = truth.arrival("shuffled", seed=0)
+    pack, truth = pack[order], truth[order]
     if photos:
         _write_photos(pack, truth, photos, as_json=as_json)
         return
@@ -65,7 +58,7 @@ def run(
     log.add(pack.keys, verdicts, pack.thumbnails)
     stream_page.write(report, log, session, title="unseen demo", sections=[_truth_section(frozen, learning)])
     if as_json:
-        run = {"detector": session.detector.name, "order": order, "report": str(report)}
+        run = {"detector": session.detector.name, "report": str(report)}
         counts = {"samples": len(verdicts), **verdicts.counts}
         threshold = {"threshold": session.threshold, "recall_interval": session.recall_interval}
         metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_right_shares(verdicts, learning)}

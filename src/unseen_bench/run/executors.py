@@ -16,6 +16,7 @@ from unseen_bench.suites import Source, Suite
 from unseen_bench.suites.loading import reload
 
 Executor = Callable[[Suite, Sequence[Run]], Iterator[RunResult]]  # results in the order of the runs
+LITTLE = 20_000  # samples of all runs: fewer are done before another process has imported torch
 
 
 def run_all(
@@ -44,14 +45,15 @@ def run_all(
 
 
 def in_processes(workers: int | None = None) -> Executor:
-    """An executor in several processes, as many as cores if not given.
+    """An executor in several processes: if not given, as many as cores, and one for little work.
 
     Each process loads the suite from its source. Every run has one torch thread, so that rounding, and with it every
     digit of a row but its seconds, is the same for any number of workers.
     """
 
     def executor(suite: Suite, runs: Sequence[Run]) -> Iterator[RunResult]:
-        count = min(workers or core_count(), len(runs))
+        is_little = len(suite.pool.z) * len(runs) < LITTLE
+        count = min(workers or (1 if is_little else core_count()), len(runs))
         if count <= 1:
             yield from map(partial(_execute_on_one_thread, suite), runs)
             return
