@@ -73,8 +73,11 @@ def detect(
     output.check_folders(state, report)
     if sort_into:
         sort.check(sort_into, sort_as)
-    wants_parts = boxes is not None or windows is not None or keep is not None
-    regions = _regions(photos, boxes, pad, windows, file, keep) if wants_parts else None
+    regions: RegionRun | None = None
+    if boxes is not None or windows is not None or keep is not None:
+        from unseen.cli.regions import RegionRun
+
+        regions = RegionRun.of_options(photos, boxes, pad, windows, file, keep)
     if sort_into and regions:
         raise SettingError("expected --sort-into for whole photos, got it for parts; cut them out with unseen review")
     form = output.Format.of(as_json=as_json, path=None if regions and regions.target else file, only=only)
@@ -93,11 +96,13 @@ def detect(
     if regions and regions.grid:
         entries, learn = regions.entries.photos, False  # parts that show half of a thing would teach wrongly
     kept, judged = state if learn else None, list[output.Record]()
-    has_end = isinstance(entries, Sized)
+    has_end, width = isinstance(entries, Sized), output.KEY
+    if (keys := getattr(entries, "keys", None)) is not None:
+        width = output.longest(keys)
     names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
     ready = session.prepare(names, chosen, state)
     cache = session.vector_cache(kept if has_end else None, ready.model)
-    with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:
+    with form.lines(key=width, name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
         lines = output.both(lines, judged.append) if sort_into else lines
         stream = run.Run(ready.session, lines, kept, mark, learn, ready.known_images, alarms, log)
@@ -113,29 +118,3 @@ def detect(
     if regions:
         regions.finish(kept, log)
     raise stream.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)
-
-
-def _width(entries: Iterable[Any]) -> int:
-    """The width of the column for the keys."""
-    keys = getattr(entries, "keys", None)
-    return output.KEY if keys is None else output.longest(keys)
-
-
-def _regions(
-    photos: list[str], boxes: Path | None, pad: str, windows: int | None, file: Path | None, keep: bool | None
-) -> RegionRun | None:
-    """The parts of photos that are asked for, None for whole photos."""
-    from unseen.cli.regions import RegionRun
-
-    return RegionRun.of_options(photos, boxes, _share(pad), windows, file, keep)
-
-
-def _share(text: str) -> float:
-    """A margin as a share: 10% or 0.1."""
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise SettingError(f"expected --pad from 0% to 100%, got {text!r}; pass 10%")
-    return share

@@ -105,7 +105,13 @@ def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> S
     has_names = bool(given.labels or given.label or given.examples)
     saved = spaces.saved_space(given.space, state, has_names=has_names)
     taught = ExampleImages.find(given.examples, saved=saved, state=state) if given.examples else None
-    names = names_of(given.labels, given.label, taught, saved)
+    names: list[str] = []  # of a saved space, or to be checked against it
+    if given.labels or given.label or not (saved or taught):
+        names = spaces.names_from_options(given.labels, given.label)
+    elif taught and not saved:
+        names = list(taught.folders)
+    if taught:
+        taught.check_names(names or (saved.names if saved else names))
     if not saved:
         chosen.kind.check_counts(len(names), 1)
     model = encoders.load_encoder(given.encoder or (saved.encoder if saved else "offline"), device=given.device)
@@ -122,21 +128,6 @@ def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> S
     if images:
         calibrate(session, images)
     return Start(session, model, images, sum(one.skipped for one in (taught, images) if one))
-
-
-def names_of(
-    path: Path | None, given: list[str] | None, examples: ExampleImages | None, saved: LabelSpace | None
-) -> list[str]:
-    """The names that are given, else those of the folders of examples, else none where a space is saved."""
-    if path or given:
-        names = spaces.names_from_options(path, given)
-    elif saved:
-        names = []
-    else:
-        names = list(examples.folders) if examples else spaces.names_from_options(None, None)
-    if examples:
-        examples.check_names(names or saved.names if saved else names)
-    return names
 
 
 def calibrate(session: Session, images: KnownImages) -> None:

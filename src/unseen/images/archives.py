@@ -17,7 +17,7 @@ from unseen.images.entry import Entry, file_identity, key_of
 from unseen.storage.remote import Location, RemotePath, location
 
 if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
+    pass
 
 LANCE = ".lance"  # a folder
 TABLE_SUFFIXES = frozenset({".parquet", ".arrow", LANCE})
@@ -41,7 +41,7 @@ def tar_entries(path: Location) -> Iterator[Entry]:
         if Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
             identity = file_identity(path, member.offset_data, member.size)
             read = partial(_read_range, archive, member.offset_data, member.size)
-            yield Entry.of_bytes(key_of(f"{path}/{member.name}"), identity, read, labels.get(_key(member)))
+            yield Entry(key_of(f"{path}/{member.name}"), identity, label=labels.get(_key(member)), data=read)
 
 
 def _key(member: tarfile.TarInfo) -> str:
@@ -73,13 +73,9 @@ def video_entries(path: Location, stride: int) -> Iterator[Entry]:
         with av.open(str(path)) as video:
             for number, frame in enumerate(islice(video.decode(video=0), 0, None, stride)):
                 index = number * stride
-                yield Entry(f"{path}#{index}", file_identity(path, index), partial(_decoded_frame, frame.to_image()))
+                yield Entry(f"{path}#{index}", file_identity(path, index), partial(lambda one: one, frame.to_image()))
     except (av.error.FFmpegError, IndexError) as error:
         raise DataError(f"expected a video, got {error} in {path}; check that it plays") from error
-
-
-def _decoded_frame(picture: Picture) -> Picture:
-    return picture
 
 
 class Cell(NamedTuple):
@@ -96,7 +92,7 @@ def table_entries(path: Location) -> Iterator[Entry]:
     identity, where = table_identity(path), str(path.absolute())
     for row, cell in enumerate(cells):
         read = partial(_read_cell, where, identity, column, cell.group, cell.offset)
-        yield Entry.of_bytes(f"{path}#{row}", f"{identity}:{row}", read, cell.label)
+        yield Entry(f"{path}#{row}", f"{identity}:{row}", label=cell.label, data=read)
 
 
 def _cells(path: Location) -> tuple[str, Iterator[Cell]]:
