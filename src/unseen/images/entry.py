@@ -69,7 +69,7 @@ class Entry:
 
     path: str
     identity: str
-    picture: Callable[[], Picture] | None = None  # yields it, where there are no encoded bytes
+    decode: Callable[[], Picture] | None = None  # makes it, where there are no encoded bytes
     label: str | None = None
     data: Callable[[], bytes] | None = None  # reads its encoded bytes
 
@@ -78,8 +78,8 @@ class Entry:
         try:
             if self.data is not None:
                 return Image(self.path, decode(self.data(), least=least), self.label, self.identity)
-            assert self.picture is not None
-            return Image(self.path, self.picture(), self.label, self.identity)
+            assert self.decode is not None
+            return Image(self.path, self.decode(), self.label, self.identity)
         except ImageError as error:
             return Skipped(self.path, str(error))
 
