@@ -19,7 +19,6 @@ from helpers.tiny_models import NamedColours
 from unseen import LabelSpace, Session, SessionSpec, detectors
 from unseen.cli import detect, encode, mine, output, serve
 from unseen.cli.calibration import CalibrationOptions
-from unseen.cli.session import SessionOptions
 from unseen.estimator import UnknownDetector
 from unseen.features.encoding import DECODERS
 from unseen.labels import negatives
@@ -68,7 +67,6 @@ def test_label_space_and_session_are_the_same_from_every_door(tmp_path: Path, en
     sessions = {
         "unseen detect": Session.load("detect.safetensors", space),
         "unseen score": Session.load("score.safetensors", space),
-        "unseen score --by": SessionOptions().spec(space).build(),
         "Ray": SessionSpec(space).build(),
         "HTTP": served(space),
         "scikit-learn": estimator.session_,

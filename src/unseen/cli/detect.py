@@ -89,7 +89,7 @@ def detect(
     from unseen.report.stream_page import StreamLog
     from unseen.storage.files import content_mark
 
-    chosen, mark = session.SessionOptions(detector, recall, calibrate), content_mark(state)
+    mark = content_mark(state)
     alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
     log = StreamLog.beside(report) if report else None
     entries: Iterable[Any] = find_images(photos) if regions is None else regions.entries
@@ -99,8 +99,10 @@ def detect(
     has_end, width = isinstance(entries, Sized), output.KEY
     if (keys := getattr(entries, "keys", None)) is not None:
         width = output.longest(keys)
-    names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
-    ready = session.prepare(names, chosen, state)
+    given = session.RunOptions(
+        labels, label, space, examples, encoder, device, never or (), detector, recall, calibrate
+    )
+    ready = session.prepare(given, state)
     cache = session.vector_cache(kept if has_end else None, ready.model)
     with form.lines(key=width, name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines

@@ -265,24 +265,14 @@ def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:
         name = without_middle(name, columns.name - len(before + after))
     name = _padded(f"{before}{name}{after}", columns.name)
     p_known = "?" if record["p_known"] is None else f"{100 * record['p_known']:.0f}"
-    verdict = f"{record['verdict']:<8}  {name}  {p_known:>3} %{_likely(record, columns)}{_said(record)}"
+    verdict = f"{record['verdict']:<8}  {name}  {p_known:>3} %"
+    if columns.likely and "likely" in record:  # what it may be
+        words = f"   or: {printable(record['likely'])}"
+        verdict += without_middle(words, columns.likely) if columns.is_cut else words
+    if "detector" in record:  # what one said of a region
+        score = "" if record["detector_score"] is None else f" {record['detector_score']:.2f}"
+        verdict += f"   detector: {printable(record['detector'])}{score}{'' if record['agrees'] else ', disagrees'}"
     return f"{key}\n  {verdict}" if columns.is_narrow else f"{_padded(key, columns.key)} {verdict}"
-
-
-def _likely(record: Record, columns: Widths) -> str:
-    """What an image may be that is not known, behind the verdict."""
-    if not columns.likely or "likely" not in record:
-        return ""
-    words = f"   or: {printable(record['likely'])}"
-    return without_middle(words, columns.likely) if columns.is_cut else words
-
-
-def _said(record: Record) -> str:
-    """What a detector said of a region, behind the verdict."""
-    if "detector" not in record:
-        return ""
-    score = "" if record["detector_score"] is None else f" {record['detector_score']:.2f}"
-    return f"   detector: {printable(record['detector'])}{score}{'' if record['agrees'] else ', disagrees'}"
 
 
 def skipped_line(key: str, reason: str, columns: Widths) -> str:

@@ -56,10 +56,12 @@ def score(
     if by is not None:
         if table:
             raise SettingError("expected --by without --table, which is for a single stream; leave one out")
+        from unseen import LabelSpace, SessionSpec, keyed
         from unseen.cli import session, streams
 
-        given = streams.StreamOptions(features, space, by, state, file, ray, learn, live)
-        streams.score(given, session.SessionOptions(detector), as_json=as_json)
+        spec = SessionSpec(LabelSpace.load(space), session.detector_name(detector))
+        job = keyed.StreamJob(spec, learn=learn, live=live, keep_state=learn and state is not None)
+        streams.score(job, features, by, state=state, target=file, ray=ray, as_json=as_json)
         return
     form = output.Format.of(as_json=as_json, path=Path(file) if file else None)
     output.check_folders(state)
@@ -72,9 +74,8 @@ def score(
     from unseen.features.postgres import VectorTable
     from unseen.storage.files import content_mark
 
-    chosen, mark = session.SessionOptions(detector), content_mark(state)
-    labels = LabelSpace.load(space)
-    judge = chosen.session(labels, state)
+    mark, labels = content_mark(state), LabelSpace.load(space)
+    judge = session.session_of_run(labels, state, detector)
     if not learn and state is None:
         output.say("nothing learned yet: --no-learn without --state scores with the frozen text")
     vectors, judged = VectorTable.find(features, table) if table else None, list[output.Record]()

@@ -7,8 +7,9 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unseen import LabelSpace, Session, detectors, encoders
 from unseen.checkpoint import features_folder
@@ -24,42 +25,47 @@ from unseen.threshold.base import check_recall
 
 
 @dataclass(frozen=True)
-class SessionOptions:
-    """The options of a session; None where the command line leaves one out."""
+class RunOptions:
+    """What a command line says of a run over images; None where it leaves an option out."""
 
+    labels: Path | None = None
+    label: list[str] | None = None
+    space: Path | None = None
+    examples: str | None = None
+    encoder: str | None = None
+    device: str | None = None
+    never: Sequence[str] = ()
     detector: str | None = None
     recall: float | None = None
     calibrate: str | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse what no command can run, before anything slow has begun."""
-        if self.detector and ":" in self.detector:
-            object.__setattr__(self, "detector", _register_own(self.detector))
-        if self.kind.parts:
-            raise SettingError(f"expected a detector that reads whole images, got {self.detector!r}; leave it out")
-        if self.recall is not None:
-            check_recall(self.recall)
 
-    @property
-    def kind(self) -> type[detectors.Detector[Any]]:
-        """The class of the detector."""
-        return detectors.find(self.detector or detectors.DEFAULT)
+def session_of_run(
+    labels: LabelSpace, state: Path | None, detector: str | None, *, recall: float | None = None, is_told: bool = False
+) -> Session:
+    """A new session, or the one that `state` was saved by; refuse options that it was not learned with.
 
-    def session(self, labels: LabelSpace, state: Path | None) -> Session:
-        """A new session, or the one that `state` was saved by; refuse options that it was not learned with."""
-        if state is None or not state.exists():
-            rule = None if self.recall is None else Adaptive(self.recall)
-            return Session(detectors.make(self.detector or detectors.DEFAULT, labels), rule)
-        saved = Session.load(state, labels)
-        detector, recall = self.detector and self.kind.name, getattr(saved.rule, "recall", None)
-        is_set_anew = isinstance(saved.rule, Calibrated) and self.calibrate is not None
-        for option, given, kept in (
-            ("--detector", detector, saved.detector.name),
-            ("--recall", None if is_set_anew else self.recall, recall),
-        ):
-            if given not in (None, kept):
-                raise SettingError(f"expected {option} as {state} was learned with, {kept}, got {given}; leave it out")
-        return saved
+    Where calibration photos come with them, a calibrated rule may get another recall.
+    """
+    if state is None or not state.exists():
+        return Session(detectors.make(detector_name(detector), labels), None if recall is None else Adaptive(recall))
+    saved = Session.load(state, labels)
+    is_set_anew = is_told and isinstance(saved.rule, Calibrated)
+    for option, given, kept in (
+        ("--detector", detector and detectors.find(detector_name(detector)).name, saved.detector.name),
+        ("--recall", None if is_set_anew else recall, getattr(saved.rule, "recall", None)),
+    ):
+        if given not in (None, kept):
+            raise SettingError(f"expected {option} as {state} was learned with, {kept}, got {given}; leave it out")
+    return saved
+
+
+def detector_name(given: str | None) -> str:
+    """What the detector of a run is called: one of your own, `module:Class`, is registered; one of parts is refused."""
+    name = _register_own(given) if given and ":" in given else given or detectors.DEFAULT
+    if detectors.find(name).parts:
+        raise SettingError(f"expected a detector that reads whole images, got {given!r}; leave it out")
+    return name
 
 
 def _register_own(name: str) -> str:
@@ -77,19 +83,6 @@ def _register_own(name: str) -> str:
     return detectors.register(kind)
 
 
-@dataclass(frozen=True)
-class NameOptions:
-    """The options that say what is known, and by which encoder; None where the command line leaves one out."""
-
-    labels: Path | None = None
-    label: list[str] | None = None
-    space: Path | None = None
-    examples: str | None = None
-    encoder: str | None = None
-    device: str | None = None
-    never: Sequence[str] = ()
-
-
 class Start(NamedTuple):
     """What a run over images begins with."""
 
@@ -99,9 +92,12 @@ class Start(NamedTuple):
     skipped: int  # examples and calibration photos that could not be read
 
 
-def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> Start:
+def prepare(given: RunOptions, state: Path | None) -> Start:
     """The session and the encoder that the options ask for; what can be refused is, before anything is encoded."""
-    known = KnownSource.find(chosen.calibrate, CalibrationOptions(chosen.recall)) if chosen.calibrate else None
+    detector = detector_name(given.detector)
+    if given.recall is not None:
+        check_recall(given.recall)
+    known = KnownSource.find(given.calibrate, CalibrationOptions(given.recall)) if given.calibrate else None
     has_names = bool(given.labels or given.label or given.examples)
     saved = spaces.saved_space(given.space, state, has_names=has_names)
     taught = ExampleImages.find(given.examples, saved=saved, state=state) if given.examples else None
@@ -113,16 +109,19 @@ def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> S
     if taught:
         taught.check_names(names or (saved.names if saved else names))
     if not saved:
-        chosen.kind.check_counts(len(names), 1)
+        detectors.find(detector).check_counts(len(names), 1)
     model = encoders.load_encoder(given.encoder or (saved.encoder if saved else "offline"), device=given.device)
     if saved:
         spaces.check_space(saved, names, model, never=given.never)
     space = saved or spaces.make_space(names, model, never=given.never)
     if taught:
         space = taught.teach(space, model)
-    session = chosen.session(space, state)
+    opened = partial(
+        session_of_run, state=state, detector=given.detector, recall=given.recall, is_told=given.calibrate is not None
+    )
+    session = opened(space)
     if taught and (alike := without_odd(session)):
-        session = chosen.session(alike, state)
+        session = opened(alike)
     images = known.read(space, model) if known else None
     output.say(about(session))
     if images:
