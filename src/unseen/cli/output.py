@@ -175,35 +175,28 @@ class Format(NamedTuple):
         opened = self.path.open("w", encoding="utf-8", newline="") if self.path else nullcontext(sys.stdout)
         with opened as file:
             every = self._lines(file, widths(width, key, name))
-            if not self.only:
-                yield every
-                return
             # of the verdicts that are wanted; the reason of a skipped input then goes to stderr
-            yield Lines(lambda record: record["verdict"] in self.only and every.verdict(record), print_skipped)
+            wanted = Lines(lambda record: record["verdict"] in self.only and every.verdict(record), print_skipped)
+            yield wanted if self.only else every
 
     def _lines(self, file: TextIO, columns: "Widths") -> Lines:
         if self.as_json:
             return Lines(
                 lambda record: emit(record, file), lambda key, reason: emit({"key": key, "skipped": reason}, file)
             )
-        if self.as_csv:
-            return _csv_table(file, self.fields)
-        return Lines(
-            lambda record: print(verdict_line(record, columns), file=file),
-            lambda key, reason: print(skipped_line(key, reason, columns), file=file),
-        )
+        if not self.as_csv:
+            return Lines(
+                lambda record: print(verdict_line(record, columns), file=file),
+                lambda key, reason: print(skipped_line(key, reason, columns), file=file),
+            )
+        table = csv.DictWriter(file, self.fields, extrasaction="ignore")
+        table.writeheader()
 
+        def skipped(key: str, reason: str) -> None:
+            table.writerow({"key": as_text_cell(key), "verdict": "skipped"})
+            print_skipped(key, reason)
 
-def _csv_table(file: TextIO, fields: Sequence[str]) -> Lines:
-    """A table for spreadsheets; the reason of a skipped input goes to stderr."""
-    table = csv.DictWriter(file, fields, extrasaction="ignore")
-    table.writeheader()
-
-    def skipped(key: str, reason: str) -> None:
-        table.writerow({"key": as_text_cell(key), "verdict": "skipped"})
-        print_skipped(key, reason)
-
-    return Lines(lambda record: table.writerow({name: as_text_cell(cell) for name, cell in record.items()}), skipped)
+        return Lines(lambda one: table.writerow({name: as_text_cell(cell) for name, cell in one.items()}), skipped)
 
 
 class Widths(NamedTuple):

@@ -24,6 +24,7 @@ from unseen.encoders.base import WindowEncoder
 from unseen.errors import DataError, EncoderError, SettingError
 from unseen.images import Image, read_entries
 from unseen.images.boxes import Attributes, BoxFile, read_boxes
+from unseen.images.decode import jpeg_thumbnail
 from unseen.images.regions import Box, Region, RegionEntries, region_entries, split_key, window_entries, windows
 from unseen.report.stream_page import NUMBERS, MarkedPhoto, MarkedRegion, StreamLog
 from unseen.storage.files import replacing
@@ -133,7 +134,11 @@ class RegionRun:
         order = sorted(regions, key=lambda photo: -sum(one.verdict == UNKNOWN for one in regions[photo]))
         chosen = [self.entries.photos[self.entries.places[photo]] for photo in order[: NUMBERS.photos]]
         images = (image for batch in read_entries(chosen, size=8) for image in batch)
-        return [MarkedPhoto.of_image(image, regions[image.path]) for image in images]
+        side = NUMBERS.photo_side
+        return [
+            MarkedPhoto(one.path, jpeg_thumbnail(one.pixels, side), one.pixels.size, regions[one.path])
+            for one in images
+        ]
 
     def finish(self, state: Path | None, log: StreamLog | None) -> None:
         """Write the boxes back, keep them beside the state and for the report; say how often the detector disagrees."""

@@ -9,15 +9,16 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import typer
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unseen import Session
@@ -164,29 +165,26 @@ class Run:
         if self.learned and self.learn:
             is_new = self.learned.claim(step.images, self.seen)
             self.learned_before += int((~is_new).sum())
-        z, keys = step.z, step.keys
-        verdicts = split_verdicts(
-            is_new, lambda new: self.session.observe(z[new], [keys[row] for row in new.tolist()]), self._score(z)
-        )
+        keys = list(compress(step.keys, is_new.tolist()))
+        parts = [self.session.observe(step.z[is_new], keys)] if keys else []
+        verdicts = in_order(is_new, parts + ([self.session.score(step.z[~is_new])] if not is_new.all() else []))
         labels = self.session.detector.labels
-        if copies := [one.contains(z) for one in (labels.examples, labels.spared) if one is not None]:
+        if copies := [one.contains(step.z) for one in (labels.examples, labels.spared) if one is not None]:
             self.repeated += int(torch.stack(copies).any(0).sum())
         self.judged += len(verdicts)
         return Judged(step._replace(images=()), verdicts, is_new, jpegs)
 
-    def _score(self, z: Float[Tensor, "T d"]) -> Callable[[Int[Tensor, " n"]], Verdicts]:
-        return lambda rows: self.session.score(z[rows])
-
     def _judged_again(self, waiting: Sequence[Judged], start: Snapshot) -> list[Judged]:
         """The steps with verdicts by everything learned; the threshold is set by the new margins of what is new."""
-        if not (parts := [one.step.z for one in waiting if one.step.z is not None]):
+        if not (rows := [one.step.z for one in waiting if one.step.z is not None]):
             return list(waiting)
-        z, is_new = torch.cat(parts), torch.cat([one.is_new for one in waiting])
-        verdicts = split_verdicts(is_new, lambda new: self.session.rejudge(z[new], since=start), self._score(z))
+        z, is_new = torch.cat(rows), torch.cat([one.is_new for one in waiting])
+        parts = [self.session.rejudge(z[is_new], since=start)] if is_new.any() else []
+        verdicts = in_order(is_new, parts + ([self.session.score(z[~is_new])] if not is_new.all() else []))
         places = torch.arange(len(z)).split([len(one.is_new) for one in waiting])
         return [
-            one._replace(verdicts=verdicts.select(rows) if len(rows) else None)
-            for one, rows in zip(waiting, places, strict=True)
+            one._replace(verdicts=verdicts.select(own) if len(own) else None)
+            for one, own in zip(waiting, places, strict=True)
         ]
 
     def show(self, judged: Judged) -> None:
@@ -267,15 +265,10 @@ class Run:
         output.say(" · ".join(parts))
 
 
-def split_verdicts(
-    is_new: Bool[Tensor, " T"],
-    on_new: Callable[[Int[Tensor, " n"]], Verdicts],
-    on_others: Callable[[Int[Tensor, " m"]], Verdicts],
-) -> Verdicts:
-    """The verdicts on samples in their order, by one function on the new ones and by another on the others."""
-    new, others = is_new.nonzero().flatten(), (~is_new).nonzero().flatten()
-    parts = [judge(rows) for judge, rows in ((on_new, new), (on_others, others)) if len(rows)]
-    return parts[0] if len(parts) == 1 else Verdicts.joined(parts).select(torch.cat([new, others]).argsort())
+def in_order(is_new: Bool[Tensor, " T"], parts: Sequence[Verdicts]) -> Verdicts:
+    """The verdicts on samples in their order, of those on the new ones and on the others."""
+    rows = torch.cat([is_new.nonzero().flatten(), (~is_new).nonzero().flatten()])
+    return parts[0] if len(parts) == 1 else Verdicts.joined(parts).select(rows.argsort())
 
 
 @dataclass

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from unseen.images import Image
-from unseen.images.decode import jpeg_thumbnail
 from unseen.labels import LabelSpace
 from unseen.labels.nearest import nearest_negatives
 from unseen.report import charts, render
@@ -130,16 +128,6 @@ class MarkedPhoto(NamedTuple):
     jpeg: bytes
     size: tuple[int, int]
     regions: Sequence[MarkedRegion]
-
-    @classmethod
-    def of_image(cls, image: Image, regions: Sequence[MarkedRegion]) -> MarkedPhoto:
-        """A photo as it was read."""
-        return cls(image.path, jpeg_thumbnail(image.pixels, NUMBERS.photo_side), image.pixels.size, regions)
-
-    @property
-    def line(self) -> float:
-        """How thick a line is, in pixels of the photo."""
-        return max(self.size) / 160
 
 
 @dataclass
