@@ -23,10 +23,7 @@ from unseen.images import Entry, find_images
 from unseen.labels.examples import comparable_name
 from unseen.threshold import Adaptive, Calibrated, Calibration
 from unseen.threshold.base import check_recall
-from unseen.threshold.calibrated import check_images, fewest_images, recall_interval
-
-BUYS = (20, 50, 200)  # numbers of images whose spread is printed
-UNSURE = 0.15  # of recall that may be missing before the summary asks for known photos
+from unseen.threshold.calibrated import check_images
 
 
 class CalibrationOptions(NamedTuple):
@@ -35,11 +32,6 @@ class CalibrationOptions(NamedTuple):
     recall: float | None = None  # that of the state, or the usual one
     guarantee: bool = False
     keep_odd: bool = False
-
-    @property
-    def wanted(self) -> float:
-        """The recall that is aimed at where no state says another."""
-        return Adaptive.recall if self.recall is None else self.recall
 
 
 @dataclass
@@ -86,7 +78,7 @@ class KnownSource:
     @classmethod
     def find(cls, source: str, given: CalibrationOptions) -> KnownSource:
         """The images of a source; refuse too few for a guarantee before anything is encoded."""
-        check_recall(given.wanted)
+        check_recall(wanted := Adaptive.recall if given.recall is None else given.recall)
         if is_features(source):
             return cls(source, given, None)
         try:
@@ -94,7 +86,7 @@ class KnownSource:
         except DataError as error:
             raise DataError(f"{error}; --calibrate and `unseen calibrate` need photos of your names") from error
         if given.guarantee and isinstance(entries, Sized):
-            check_images(len(entries), given.wanted)
+            check_images(len(entries), wanted)
         return cls(source, given, entries)
 
     def read(self, space: LabelSpace, model: Encoder | None = None) -> KnownImages:
@@ -134,33 +126,3 @@ class KnownSource:
         if foreign:
             output.warn(f"{shown}: no known name, {len(keys) - len(rows):,} of {len(keys):,} photos are left out")
         return rows
-
-
-def calibration_lines(session: Session, found: Calibration) -> list[str]:
-    """What a calibration does, and what a guarantee promises, costs here and would gain from more images."""
-    if not isinstance(session.rule, Calibrated):
-        return [f"{found.images:,} photos of known names · {threshold_in_words(session)}"]
-    buys = {n: recall_interval(n, found.recall) for n in BUYS if n >= fewest_images(found.recall)}
-    return [
-        f"guaranteed by {found.images:,} photos: a new known image is kept with probability at least "
-        f"{100 * found.recall:g} %; in nine of ten calibrations with {found.images:,} photos the share of all known "
-        f"images kept lies between {100 * found.low:.1f} and {100 * found.high:.1f} %",
-        *(f"  {n:>4} photos: {100 * low:.1f} to {100 * high:.1f} %" for n, (low, high) in buys.items()),
-    ]
-
-
-def threshold_in_words(session: Session) -> str:
-    """The threshold of a session, and what its rule does: what share of the known images it keeps."""
-    rule, interval, words = session.rule, session.recall_interval, session.rule.name
-    if isinstance(rule, Calibrated):
-        ago = int(session.snapshot.tally.seen - session.snapshot.threshold.at)
-        when = f" {ago:,} images ago" if ago else ""
-        words = f"keeps at least {100 * rule.recall:g} % of known: guaranteed by {rule.images:,} photos{when}"
-    elif isinstance(rule, Adaptive) and interval is None:
-        words = f"aims at {100 * rule.recall:g} % of known; a guess with {session.detector.name}: --calibrate known/"
-    elif isinstance(rule, Adaptive) and interval:
-        low, high = 100 * interval.low, 100 * interval.high
-        words = f"keeps {100 * rule.recall:g} % of known, likely {low:.0f} to {high:.0f} %"
-        if interval.low < rule.recall - UNSURE and not bool(session.snapshot.threshold.told.photos.any()):
-            words += "; surer with photos of your names: --calibrate known/"
-    return f"threshold {session.threshold:z.2f} ({words})"

@@ -24,7 +24,8 @@ from torch import Tensor
 from unseen import Session
 from unseen.alarm import StreamAlarms
 from unseen.cli import output
-from unseen.cli.calibration import KnownImages, threshold_in_words
+from unseen.cli.calibration import KnownImages
+from unseen.cli.session import threshold_in_words
 from unseen.encoders import Encoder
 from unseen.features import FeatureCache, Features, stream_images
 from unseen.images import Entry, Image

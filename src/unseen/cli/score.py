@@ -110,7 +110,8 @@ def calibrate(
     they alone set it: calibrate again after the state has learned from many new images.
     """
     from unseen.cli import spaces
-    from unseen.cli.calibration import CalibrationOptions, KnownSource, calibration_lines
+    from unseen.cli.calibration import CalibrationOptions, KnownSource
+    from unseen.cli.session import calibration_lines
     from unseen.storage.files import check_unchanged, content_mark, locked
 
     mark, source = content_mark(state), KnownSource.find(known, CalibrationOptions(recall, guarantee, keep_odd))

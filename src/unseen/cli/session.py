@@ -14,14 +14,18 @@ from typing import NamedTuple
 from unseen import LabelSpace, Session, detectors, encoders
 from unseen.checkpoint import features_folder
 from unseen.cli import output, spaces
-from unseen.cli.calibration import CalibrationOptions, KnownImages, KnownSource, calibration_lines
+from unseen.cli.calibration import CalibrationOptions, KnownImages, KnownSource
 from unseen.cli.known import ExampleImages, without_odd
 from unseen.encoders import Encoder
 from unseen.errors import EncoderError, SettingError
 from unseen.features import FeatureCache
 from unseen.report.stream_page import about
-from unseen.threshold import Adaptive, Calibrated
+from unseen.threshold import Adaptive, Calibrated, Calibration
 from unseen.threshold.base import check_recall
+from unseen.threshold.calibrated import fewest_images, recall_interval
+
+BUYS = (20, 50, 200)  # numbers of images whose spread is printed
+UNSURE = 0.15  # of recall that may be missing before the summary asks for known photos
 
 
 @dataclass(frozen=True)
@@ -145,3 +149,33 @@ def vector_cache(state: Path | None, model: Encoder) -> FeatureCache | None:
     except EncoderError as error:
         output.warn(f"{error}; nothing is kept")
         return None
+
+
+def calibration_lines(session: Session, found: Calibration) -> list[str]:
+    """What a calibration does, and what a guarantee promises, costs here and would gain from more images."""
+    if not isinstance(session.rule, Calibrated):
+        return [f"{found.images:,} photos of known names · {threshold_in_words(session)}"]
+    buys = {n: recall_interval(n, found.recall) for n in BUYS if n >= fewest_images(found.recall)}
+    return [
+        f"guaranteed by {found.images:,} photos: a new known image is kept with probability at least "
+        f"{100 * found.recall:g} %; in nine of ten calibrations with {found.images:,} photos the share of all known "
+        f"images kept lies between {100 * found.low:.1f} and {100 * found.high:.1f} %",
+        *(f"  {n:>4} photos: {100 * low:.1f} to {100 * high:.1f} %" for n, (low, high) in buys.items()),
+    ]
+
+
+def threshold_in_words(session: Session) -> str:
+    """The threshold of a session, and what its rule does: what share of the known images it keeps."""
+    rule, interval, words = session.rule, session.recall_interval, session.rule.name
+    if isinstance(rule, Calibrated):
+        ago = int(session.snapshot.tally.seen - session.snapshot.threshold.at)
+        when = f" {ago:,} images ago" if ago else ""
+        words = f"keeps at least {100 * rule.recall:g} % of known: guaranteed by {rule.images:,} photos{when}"
+    elif isinstance(rule, Adaptive) and interval is None:
+        words = f"aims at {100 * rule.recall:g} % of known; a guess with {session.detector.name}: --calibrate known/"
+    elif isinstance(rule, Adaptive) and interval:
+        low, high = 100 * interval.low, 100 * interval.high
+        words = f"keeps {100 * rule.recall:g} % of known, likely {low:.0f} to {high:.0f} %"
+        if interval.low < rule.recall - UNSURE and not bool(session.snapshot.threshold.told.photos.any()):
+            words += "; surer with photos of your names: --calibrate known/"
+    return f"threshold {session.threshold:z.2f} ({words})"

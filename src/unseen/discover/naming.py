@@ -47,10 +47,15 @@ class Vocabulary:
 
     def with_names(self, labels: LabelSpace) -> Vocabulary:
         """The known names of a label space, then the words that none of them is spelled like."""
-        taken = set(map(canonical_spelling, labels.names))
+        others = self.without(labels.names)
+        vectors = torch.cat([labels.id_anchors.float().cpu(), others.vectors])
+        return Vocabulary((*labels.names, *others.words), vectors)
+
+    def without(self, names: Sequence[str]) -> Vocabulary:
+        """The words that none of `names` is spelled like."""
+        taken = set(map(canonical_spelling, names))
         rows = [row for row, word in enumerate(self.words) if canonical_spelling(word) not in taken]
-        vectors = torch.cat([labels.id_anchors.float().cpu(), self.vectors[rows]])
-        return Vocabulary((*labels.names, *(self.words[row] for row in rows)), vectors)
+        return Vocabulary(tuple(self.words[row] for row in rows), self.vectors[rows])
 
     @classmethod
     def of_space(cls, labels: LabelSpace) -> Vocabulary:

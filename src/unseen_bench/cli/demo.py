@@ -11,7 +11,7 @@ from rich.table import Table
 from unseen import Session
 from unseen import demo as embedded
 from unseen.cli import output
-from unseen.cli.calibration import threshold_in_words
+from unseen.cli.session import threshold_in_words
 from unseen.report import charts, stream_page
 from unseen.verdicts import Verdicts
 from unseen_bench.cli import demo_discover
