@@ -18,7 +18,6 @@ from helpers.service import Limits, StreamConfig
 from helpers.tiny_models import NamedColours
 from unseen import LabelSpace, Session, SessionSpec, detectors
 from unseen.cli import detect, encode, mine, output, serve
-from unseen.cli.calibration import CalibrationOptions
 from unseen.estimator import UnknownDetector
 from unseen.features.encoding import DECODERS
 from unseen.labels import negatives
@@ -84,7 +83,7 @@ def test_options_that_several_doors_have_start_alike() -> None:
     for what in ("relatives", "everyday", "far"):
         assert default(negatives.build, what) == StreamBody.model_fields[what].default
     recalls = [default(one, "recall") for one in (Session.calibrate, calibration, Calibrated, UnknownDetector)]
-    assert {one for one in recalls if one} == {CalibrationOptions().wanted} == {Adaptive().recall} == {0.95}
+    assert {one for one in recalls if one} == {Adaptive().recall} == {0.95}
 
 
 def test_what_the_help_says_without_a_look_at_the_library_is_what_the_library_does() -> None:

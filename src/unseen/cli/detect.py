@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unseen.cli import options, output, sort
-from unseen.errors import SettingError
+from unseen.errors import EncoderError, SettingError
 
 if TYPE_CHECKING:
     from unseen.cli.regions import RegionRun
@@ -84,14 +84,16 @@ def detect(
     form = form._replace(fields=output.REGION_FIELDS) if regions else form
 
     from unseen.alarm import StreamAlarms, UnknownRateAlarm
+    from unseen.checkpoint import features_folder
     from unseen.cli import run, session
+    from unseen.features import FeatureCache
     from unseen.images import find_images
-    from unseen.report.stream_page import StreamLog
+    from unseen.report.stream_page import ImagePages, StreamLog
     from unseen.storage.files import content_mark
 
     mark = content_mark(state)
     alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
-    log = StreamLog.beside(report) if report else None
+    log = StreamLog(pages=ImagePages.beside(report)) if report else None
     entries: Iterable[Any] = find_images(photos) if regions is None else regions.entries
     if regions and regions.grid:
         entries, learn = regions.entries.photos, False  # parts that show half of a thing would teach wrongly
@@ -103,7 +105,12 @@ def detect(
         labels, label, space, examples, encoder, device, never or (), detector, recall, calibrate
     )
     ready = session.prepare(given, state)
-    cache = session.vector_cache(kept if has_end else None, ready.model)
+    cache: FeatureCache | None = None
+    if kept and has_end:  # vectors are kept beside the state
+        try:
+            cache = FeatureCache(features_folder(kept), ready.model)
+        except EncoderError as error:
+            output.warn(f"{error}; nothing is kept")
     with form.lines(key=width, name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
         lines = output.both(lines, judged.append) if sort_into else lines

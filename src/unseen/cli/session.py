@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unseen import LabelSpace, Session, detectors, encoders
-from unseen.checkpoint import features_folder
 from unseen.cli import output, spaces
 from unseen.cli.calibration import CalibrationOptions, KnownImages, KnownSource
 from unseen.cli.known import ExampleImages, without_odd
 from unseen.encoders import Encoder
-from unseen.errors import EncoderError, SettingError
-from unseen.features import FeatureCache
+from unseen.errors import SettingError
 from unseen.report.stream_page import about
 from unseen.threshold import Adaptive, Calibrated, Calibration
 from unseen.threshold.base import check_recall
@@ -138,17 +136,6 @@ def calibrate(session: Session, images: KnownImages) -> None:
     images.options = images.options._replace(guarantee=isinstance(session.rule, Calibrated))
     for line in calibration_lines(session, images.calibrate(session)):
         output.say(line)
-
-
-def vector_cache(state: Path | None, model: Encoder) -> FeatureCache | None:
-    """Where vectors are kept, beside the state; None without one."""
-    if state is None:
-        return None
-    try:
-        return FeatureCache(features_folder(state), model)
-    except EncoderError as error:
-        output.warn(f"{error}; nothing is kept")
-        return None
 
 
 def calibration_lines(session: Session, found: Calibration) -> list[str]:

@@ -140,11 +140,6 @@ class StreamLog:
     pages: ImagePages | None = None  # where all images are shown
     photos: Sequence[MarkedPhoto] = ()  # where parts of photos were judged
 
-    @classmethod
-    def beside(cls, report: Path) -> StreamLog:
-        """An empty log whose pages lie beside a report that will be written."""
-        return cls(pages=ImagePages.beside(report))
-
     def add(self, keys: Sequence[str], verdicts: Verdicts, jpegs: Iterable[bytes | None]) -> None:
         """Keep the verdicts on consecutive images."""
         self.parts.append(verdicts)
