@@ -176,19 +176,15 @@ class StreamAlarms:
         before, self.state = self.state, self.rule.update(self.state, outcome == names)
         if before.raised_at is None and self.state.raised_at is not None:
             yield f"more than {100 * self.rule.allowed:g} % of the images are unknown"
-        if self._mix_changes(outcome, names + 1):
-            yield f"the mix of names is not that of the first {self.reference} images"
-
-    def _mix_changes(self, outcome: Int[np.ndarray, " n"], kinds: int) -> bool:
-        """Whether these outcomes raise the alarm on the mix; the first ones set its allowed rates."""
-        if self.mix is None or self.mix_state is None:
-            self.counts = np.bincount(outcome, minlength=kinds) + (0 if self.counts is None else self.counts)
+        if self.mix is None or self.mix_state is None:  # the first outcomes set the allowed rates of the mix
+            self.counts = np.bincount(outcome, minlength=names + 1) + (0 if self.counts is None else self.counts)
             if self.counts.sum() >= self.reference:
                 self.mix = MixAlarm.from_outcomes(self.counts, between=self.rule.between)
                 self.mix_state = self.mix.start()
-            return False
+            return
         before, self.mix_state = self.mix_state, self.mix.update(self.mix_state, outcome)
-        return before.raised_at is None and self.mix_state.raised_at is not None
+        if before.raised_at is None and self.mix_state.raised_at is not None:
+            yield f"the mix of names is not that of the first {self.reference} images"
 
     def shown(self) -> dict[str, Any]:
         """The state of both tests as one JSON object."""

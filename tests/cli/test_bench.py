@@ -39,6 +39,7 @@ def test_tables_keep_kinds_in_columns_of_their_own(cli, table, tmp_path):
     assert not {"mcm", "neglabel", "online"} & set((fitted + bound).split())
     assert "oracle-online" in bound
     assert "\\toprule" in (tmp_path / "toy.tex").read_text()
+    assert "needs ID images" in (tmp_path / "toy.html").read_text()
     sections = (tmp_path / "toy.md").read_text().split("### ")[1:]
     assert [sum(name in part for name in ("oracle-online", "fit-msp", "neglabel")) for part in sections] == [1, 1, 1]
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,7 +67,15 @@ def serve(
         behind_proxy=behind_proxy,
         compute=others["threads"],
     )
-    run(chosen, port=port, demo=demo, announce=partial(_announce, data=data, as_json=as_json))
+
+    def announce(sentence: str) -> None:
+        """Print where the service listens."""
+        if as_json:
+            output.emit({"url": next(word for word in sentence.split() if "://" in word), "data": str(data)})
+        else:
+            output.say(sentence)
+
+    run(chosen, port=port, demo=demo, announce=announce)
 
 
 def read_settings(given: Sequence[str], *defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -90,14 +97,6 @@ def read_settings(given: Sequence[str], *defaults: Mapping[str, Any]) -> list[di
         if kind in (int, float) and table[name] < 0:
             raise SettingError(f"expected {name} of at least 0, got {value}; see the docs")
     return found
-
-
-def _announce(sentence: str, *, data: Path, as_json: bool) -> None:
-    """Print where the service listens."""
-    if as_json:
-        output.emit({"url": next(word for word in sentence.split() if "://" in word), "data": str(data)})
-    else:
-        output.say(sentence)
 
 
 def keys(

@@ -63,7 +63,7 @@ def bench(
     ] = "",
     seeds: Seeds = 3,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for rows, tables and a page with plots; resumes.")
+        Path | None, typer.Option("--out", "-o", help="Folder for rows, tables and (extra plot) a page; resumes.")
     ] = None,
     as_json: options.AsJson = False,
     check: Annotated[
