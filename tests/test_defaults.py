@@ -18,8 +18,6 @@ from helpers.service import Limits, StreamConfig
 from helpers.tiny_models import NamedColours
 from unseen import LabelSpace, Session, SessionSpec, detectors
 from unseen.cli import detect, encode, mine, output, serve
-from unseen.cli.calibration import CalibrationOptions
-from unseen.cli.session import SessionOptions
 from unseen.estimator import UnknownDetector
 from unseen.features.encoding import DECODERS
 from unseen.labels import negatives
@@ -68,7 +66,6 @@ def test_label_space_and_session_are_the_same_from_every_door(tmp_path: Path, en
     sessions = {
         "unseen detect": Session.load("detect.safetensors", space),
         "unseen score": Session.load("score.safetensors", space),
-        "unseen score --by": SessionOptions().spec(space).build(),
         "Ray": SessionSpec(space).build(),
         "HTTP": served(space),
         "scikit-learn": estimator.session_,
@@ -86,7 +83,7 @@ def test_options_that_several_doors_have_start_alike() -> None:
     for what in ("relatives", "everyday", "far"):
         assert default(negatives.build, what) == StreamBody.model_fields[what].default
     recalls = [default(one, "recall") for one in (Session.calibrate, calibration, Calibrated, UnknownDetector)]
-    assert {one for one in recalls if one} == {CalibrationOptions().wanted} == {Adaptive().recall} == {0.95}
+    assert {one for one in recalls if one} == {Adaptive().recall} == {0.95}
 
 
 def test_what_the_help_says_without_a_look_at_the_library_is_what_the_library_does() -> None:

@@ -245,7 +245,7 @@ def walk_bench(folder: Path) -> Walked:
     from unseen.cli import app
 
     suite = suite_files.write(folder, table=suite_files.TABLE.partition("[unknown.far]")[0])
-    words = ["bench", str(suite), "--features", str(folder), "--detectors", "online", "--seeds", "1", "--workers", "1"]
+    words = ["bench", str(suite), "--features", str(folder), "--detectors", "online", "--seeds", "1"]
     return walked(lambda: app(words, standalone_mode=False))
 
 

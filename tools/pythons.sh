@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 # what is imported here needs no torch; conftest.py does
 TORCH_FREE="tests/images/test_decode.py tests/images/test_sources.py tests/images/test_tar.py tests/images/test_thumbnail.py
 tests/serve/work/test_batcher.py tests/serve/work/test_caller_limiter.py tests/test_alarm.py
-src/unseen/alarm.py src/unseen/errors.py src/unseen/install.py src/unseen/images/decode.py src/unseen/storage"
+src/unseen/alarm.py src/unseen/errors.py src/unseen/images/decode.py src/unseen/storage"
 
 find_python() {
     for one in "python$1" "$HOME/.pyenv/versions/$1".*/bin/python; do

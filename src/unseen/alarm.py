@@ -18,7 +18,7 @@ so it reaches `between` after `between` images on average or later: that is the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -69,26 +69,16 @@ class UnknownRateAlarm:
 
     def update(self, state: AlarmState, unknown: Bool[np.ndarray, " n"]) -> AlarmState:
         """The state after more samples; an alarm stays raised until the test is started again."""
-        return in_blocks(state, unknown, self._after)
+        return state_after(state, unknown, self.bets, self.between)
+
+    def bets(self, unknown: Bool[np.ndarray, " n"]) -> Float[np.ndarray, "r n"]:
+        """The logarithm of what a bet on each tested rate gains or loses by each sample."""
+        rates = np.array(self.rates)[:, None]
+        return np.where(unknown, np.log(rates / self.allowed), np.log((1 - rates) / (1 - self.allowed)))
 
     def share(self, state: AlarmState) -> float:
         """The evidence as a share of what raises the alarm."""
         return min(1.0, float(np.mean(state.evidence)) / self.between) if state.raised_at is None else 1.0
-
-    def _after(self, state: AlarmState, unknown: Bool[np.ndarray, " n"]) -> AlarmState:
-        return state_after(state, self.paths(state.evidence, unknown), self.between)
-
-    def paths(self, evidence: Iterable[float], unknown: Bool[np.ndarray, " n"]) -> Float[np.ndarray, "r n"]:
-        """The evidence for each tested rate after each of the samples."""
-        return np.stack([self._path(*pair, unknown) for pair in zip(evidence, self.rates, strict=True)])
-
-    def _path(self, evidence: float, rate: float, unknown: Bool[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """R_1 .. R_n of the recurrence R_t = (R_(t-1) + 1) * ratio_t."""
-        steps = np.where(unknown, math.log(rate / self.allowed), math.log((1 - rate) / (1 - self.allowed)))
-        total = np.cumsum(steps)
-        before = total - steps
-        # R_t = e^{S_t} (R_0 + sum over j <= t of e^{-S_(j-1)})
-        return np.exp(total) * (evidence + np.cumsum(np.exp(-before)))
 
 
 @dataclass(frozen=True)
@@ -123,37 +113,36 @@ class MixAlarm:
 
     def update(self, state: AlarmState, outcome: Int[np.ndarray, " n"]) -> AlarmState:
         """The state after more samples, given the number of each one's outcome."""
-        return in_blocks(state, outcome, self._after)
+        return state_after(state, outcome, self.bets, self.between)
 
-    def _after(self, state: AlarmState, outcome: Int[np.ndarray, " n"]) -> AlarmState:
-        parts = np.array(state.evidence).reshape(len(self.rules), len(UnknownRateAlarm.odds))
-        paths = [rule.paths(part, outcome == k) for k, (rule, part) in enumerate(zip(self.rules, parts, strict=True))]
-        return state_after(state, np.concatenate(paths), self.between)
+    def bets(self, outcome: Int[np.ndarray, " n"]) -> Float[np.ndarray, "r n"]:
+        """The bets of every test."""
+        return np.concatenate([rule.bets(outcome == k) for k, rule in enumerate(self.rules)])
 
 
-def in_blocks(
+def state_after(
     state: AlarmState,
     samples: Shaped[np.ndarray, " n"],
-    after: Callable[[AlarmState, np.ndarray], AlarmState],
+    bets: Callable[[np.ndarray], Float[np.ndarray, "r n"]],
+    between: float,
     *,
     block: int = 64,
 ) -> AlarmState:
     """The state after samples, `block` at a time, so that sums stay in the range of float64.
 
-    Once raised, an alarm only counts them.
+    Evidence follows R_t = (R_(t-1) + 1) e^{bet_t}; its mean raises the alarm, which then only counts samples.
     """
     for first in range(0, len(samples), block):
         if state.raised_at is not None:
             return state._replace(seen=state.seen + len(samples) - first)
-        state = after(state, samples[first : first + block])
+        steps = bets(samples[first : first + block])
+        total = np.cumsum(steps, axis=1)
+        # R_t = e^{S_t} (R_0 + sum over j <= t of e^{-S_(j-1)})
+        paths = np.exp(total) * (np.array(state.evidence)[:, None] + np.cumsum(np.exp(steps - total), axis=1))
+        over = np.flatnonzero(paths.mean(0) >= between)
+        raised = state.seen + int(over[0]) if len(over) else None
+        state = AlarmState(state.seen + paths.shape[1], tuple(paths[:, -1].tolist()), raised)
     return state
-
-
-def state_after(state: AlarmState, paths: Float[np.ndarray, "r n"], between: float) -> AlarmState:
-    """The state after samples along which the evidence went these ways; it is raised by their mean."""
-    over = np.flatnonzero(paths.mean(0) >= between)
-    raised = state.seen + int(over[0]) if len(over) else None
-    return AlarmState(state.seen + paths.shape[1], tuple(paths[:, -1].tolist()), raised)
 
 
 def allowed_rate(unknown: int, seen: int, *, doubt: float = 0.001) -> float:
@@ -187,19 +176,15 @@ class StreamAlarms:
         before, self.state = self.state, self.rule.update(self.state, outcome == names)
         if before.raised_at is None and self.state.raised_at is not None:
             yield f"more than {100 * self.rule.allowed:g} % of the images are unknown"
-        if self._mix_changes(outcome, names + 1):
-            yield f"the mix of names is not that of the first {self.reference} images"
-
-    def _mix_changes(self, outcome: Int[np.ndarray, " n"], kinds: int) -> bool:
-        """Whether these outcomes raise the alarm on the mix; the first ones set its allowed rates."""
-        if self.mix is None or self.mix_state is None:
-            self.counts = np.bincount(outcome, minlength=kinds) + (0 if self.counts is None else self.counts)
+        if self.mix is None or self.mix_state is None:  # the first outcomes set the allowed rates of the mix
+            self.counts = np.bincount(outcome, minlength=names + 1) + (0 if self.counts is None else self.counts)
             if self.counts.sum() >= self.reference:
                 self.mix = MixAlarm.from_outcomes(self.counts, between=self.rule.between)
                 self.mix_state = self.mix.start()
-            return False
+            return
         before, self.mix_state = self.mix_state, self.mix.update(self.mix_state, outcome)
-        return before.raised_at is None and self.mix_state.raised_at is not None
+        if before.raised_at is None and self.mix_state.raised_at is not None:
+            yield f"the mix of names is not that of the first {self.reference} images"
 
     def shown(self) -> dict[str, Any]:
         """The state of both tests as one JSON object."""

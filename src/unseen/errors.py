@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from shlex import quote
 from typing import Any
 
 PACKAGES = {
@@ -73,8 +74,6 @@ class MissingExtra(UnseenError, ImportError):
     """An optional dependency that is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        from unseen.install import extra_command  # late: few need it, and the metadata of packages take a while
-
         self.package, self.extra = package, extra
         super().__init__(
             f"expected the package {package!r} (extra unseen[{extra}]) for this, got none; "
@@ -84,6 +83,19 @@ class MissingExtra(UnseenError, ImportError):
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
         """Let it travel from a worker as what it was made of, not as its message."""
         return MissingExtra, (self.package, self.extra)
+
+
+def extra_command(extra: str) -> str:
+    """The command that installs what an extra brings, wherever this package came from: its requirements by name."""
+    from importlib import metadata  # late: few need it, and it takes a while
+
+    try:
+        every = metadata.requires("unseen") or []
+    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        every = []
+    split = (one.partition(";") for one in every)
+    wanted = [name.strip() for name, _, marker in split if f"extra == '{extra}'" in marker.replace('"', "'")]
+    return f"pip install {' '.join(map(quote, wanted or [f'unseen[{extra}]']))}"
 
 
 def import_extra(module: str, extra: str) -> Any:

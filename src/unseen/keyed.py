@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -133,15 +132,16 @@ def staged_states(folder: Path) -> Iterator[Callable[[StreamResult], None]]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as staged:
-        yield partial(_write_state, Path(staged))
+
+        def keep(result: StreamResult) -> None:
+            """Write the state of a result."""
+            with replacing(state_path(Path(staged), result.key)) as temporary:
+                temporary.write_bytes(result.state)
+
+        yield keep
         for path in sorted(Path(staged).iterdir()):
             path.replace(folder / path.name)
         sync_folder(folder)
-
-
-def _write_state(folder: Path, result: StreamResult) -> None:
-    with replacing(state_path(folder, result.key)) as temporary:
-        temporary.write_bytes(result.state)
 
 
 def state_path(folder: Path, key: str) -> Path:

@@ -155,9 +155,10 @@ class Reservoir:
         """The reservoir with its latest images among the others and without those that are not to be kept."""
         if not self.recent:
             return replace(self, kept=self.kept.cpu()) if on_host and self.kept.z.is_cuda else self
-        parts = self.kept, images_of_calls(self.recent)
-        whole = KeptImages.joined(parts)
-        kept = whole.select(self._keeps(whole.place, whole.known))
+        whole = KeptImages.joined((self.kept, images_of_calls(self.recent)))
+        place, known, most = whole.place.numpy(), whole.known.numpy(), self.unknown
+        keeps = kept_places(place, ~known, most) | kept_places(place, known, most // KNOWN_SHARE)
+        kept = whole.select(torch.from_numpy(keeps))
         return replace(self, kept=kept.cpu() if on_host and kept.z.is_cuda else kept, recent=())
 
     @cached_property
@@ -210,11 +211,6 @@ class Reservoir:
         row = self.kept.z.shape[1] * 2 + sum(getattr(self.kept, name).element_size() for name in COLUMNS[1:])
         return (self.unknown + self.unknown // KNOWN_SHARE + self.intake) * row
 
-    def _keeps(self, place: Int[Tensor, " n"], known: Bool[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        unknown_rows = kept_places(place.numpy(), (~known).numpy(), self.unknown)
-        known_rows = kept_places(place.numpy(), known.numpy(), self.unknown // KNOWN_SHARE)
-        return torch.from_numpy(unknown_rows | known_rows)
-
     def tensors(self) -> dict[str, Tensor]:
         """Everything as tensors, as a state file holds it."""
         numbers = torch.tensor([self.unknown, self.since, self.next_group])
@@ -239,11 +235,10 @@ class Reservoir:
 
 def images_of_calls(parts: Sequence[JudgedCall]) -> KeptImages:
     """The images of several calls with what was decided about them."""
-    places = np.concatenate([np.arange(part.start, part.start + len(part.z)) for part in parts])
     rows = ((p.z, p.verdicts.margin, p.verdicts.label, ~p.verdicts.unknown) for p in parts)
     z, margin, label, known = map(torch.cat, zip(*rows, strict=True))
     keys = tuple(chain.from_iterable(part.keys for part in parts))
-    place = torch.from_numpy(places)
+    place = torch.from_numpy(np.concatenate([np.arange(part.start, part.start + len(part.z)) for part in parts]))
     return KeptImages(z, place, margin.float(), label, known, torch.zeros_like(place), keys)
 
 

@@ -115,8 +115,6 @@ class Gap:
     leading_bound: Bound  # of prototypes within the directions that hold 95 % of the images' energy
     own_bound: Float[Tensor, " K"]  # of prototypes made of the class's own images
     regret: Regret
-    by_truth: bool
-    of_negatives: bool
 
 
 def measure(
@@ -137,7 +135,7 @@ def measure(
     """
     positive(tau=tau, kappa=kappa, rho=rho, tol=tol)
     if negatives and truth is not None:
-        raise SettingError("expected --truth or --negatives, got both; a negative is the true name of no image")
+        raise SettingError("expected truth or negatives, got both; a negative is the true name of no image")
     names, anchors = (labels.negatives, labels.ood_anchors) if negatives else (labels.names, labels.id_anchors)
     anchors = anchors.double()  # in float32 rounding hides the last gains of the search, which stops too early
     z = _checked(anchors, z)
@@ -157,8 +155,6 @@ def measure(
         leading_bound=span_bound(anchors, z, energy=0.95),
         own_bound=class_bound(anchors, z, classes),
         regret=regret(anchors, z, soft, best=pseudo.bank, kappa=kappa, rho=rho),
-        by_truth=truth is not None,
-        of_negatives=negatives,
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from unseen_bench import run as bench
 from unseen_bench import suites
 from unseen_bench.exhibits import paper as report
 from unseen_bench.exhibits.grid import tex
-from unseen_bench.methods.prompts import REGISTRY
+from unseen_bench.methods.prompts import REGISTRY, LearnOptions
 from unseen_bench.mining import Corpus, find_miner, mine, wordnet
 from unseen_bench.oracles import ORACLES
 from unseen_bench.run import leaderboard, paper
@@ -91,7 +92,7 @@ def on_disk(tmp_path, monkeypatch) -> tuple[Path, Path]:
 def paper_of(monkeypatch, data, model, out, *more, exhibits):
     """The exit code of `bench paper` with these exhibits alone, its report, and what it said."""
     monkeypatch.setattr(paper, "PAPER", exhibits)
-    words = ("paper", "--data", data, "--encoder", model, "--seeds", 1, "--workers", 1, "-o", out)
+    words = ("paper", "--data", data, "--encoder", model, "--seeds", 1, "-o", out)
     result = cli(*words, *more)
     return result.exit_code, (out / "paper.md").read_text(), result.stderr
 
@@ -144,7 +145,8 @@ def test_prompts_learned_by_lapt_are_what_table_8_reads(on_disk, tmp_path, monke
     _, text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)
     assert f"imagenet-lapt needs {root}/lapt.safetensors: `unseen bench learn --method lapt --examples PHOTOS" in text
     learn = ("learn", "--method", "lapt", "--examples", root / "sketch", "--space", tmp_path / "space.safetensors")
-    assert cli(*learn, "--encoder", model, "--context", 2, "-o", root / "lapt.safetensors").exit_code == 0
+    monkeypatch.setattr("unseen_bench.methods.prompts.LearnOptions", partial(LearnOptions, context=2))
+    assert cli(*learn, "--encoder", model, "-o", root / "lapt.safetensors").exit_code == 0
     learned = LabelSpace.load(root / "lapt.safetensors")
     assert learned.negatives == space.negatives
     assert not torch.isclose(learned.ood_anchors, space.ood_anchors).all(dim=1).any()  # the learned context words them
@@ -161,7 +163,7 @@ def test_prompts_learned_by_lapt_are_what_table_8_reads(on_disk, tmp_path, monke
 
 def test_a_suite_that_cannot_be_loaded_is_a_reason_and_exit_code_1(toy, tmp_path):
     next(toy.glob("near*")).write_bytes(b"torn")
-    result = cli("paper", "--features", toy, "--tables", "1", "--seeds", 1, "--workers", 1, "-o", tmp_path, "--json")
+    result = cli("paper", "--features", toy, "--tables", "1", "--seeds", 1, "-o", tmp_path, "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert found["incomplete"] == ["Table 1"]
@@ -205,7 +207,7 @@ def test_printed_averages_that_are_not_the_mean_of_their_sets_are_said():
 
 
 def test_stand_ins_run_and_the_report_is_written_in_three_forms(toy, tmp_path):
-    result = cli("paper", "--features", toy, "--tables", "1,11,12,13,F1", "--seeds", 2, "--workers", 1, "-o", tmp_path)
+    result = cli("paper", "--features", toy, "--tables", "1,11,12,13,F1", "--seeds", 2, "-o", tmp_path)
     assert result.exit_code == 0
     page, text, tex = ((tmp_path / f"paper.{form}").read_text() for form in ("html", "md", "tex"))
     assert text.count("stand-in: ") >= 5
@@ -282,7 +284,7 @@ class Peeks(Mine):
 def test_a_submitted_detector_gets_its_line_after_the_checks(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(leaderboard, "SUITES", (str(toy / "toy.toml"),))
     (tmp_path / "my_detector.py").write_text(MINE)
-    result = cli("--submit", f"{tmp_path}/my_detector.py:Mine", "--features", toy, "--workers", 1)
+    result = cli("--submit", f"{tmp_path}/my_detector.py:Mine", "--features", toy)
     assert result.exit_code == 0
     assert f"| {tmp_path}/my_detector.py:Mine | " in result.stdout
     with pytest.raises(SettingError, match="to pass the checks of a detector, got on toy: "):

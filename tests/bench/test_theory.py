@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from helpers.streams import space, stream, unit
 from helpers.tiny_models import ColourEncoder, pictures
-from unseen.errors import DataError, FeatureError, SettingError
-from unseen.features import FeatureCache
+from unseen.errors import FeatureError, SettingError
+from unseen.features import FeatureCache, load_features
 from unseen.scan import naive
 from unseen_bench import suites
 from unseen_bench import theory as gap
@@ -177,9 +177,9 @@ def test_the_command_prints_tables_and_json(files):
     assert result.exit_code == 0, result.output
     assert "all 6" in result.stdout
     assert "no guarantee" in result.stdout
-    result = run(files / "z.safetensors", "--space", files / "space.safetensors", "--truth", "--json")
+    result = run(files / "z.safetensors", "--space", files / "space.safetensors", "--json")
     row = json.loads(result.stdout)
-    assert row["labels"] == "truth"
+    assert row["labels"] == "pseudo"
     assert len(row["classes"]) == 6
     assert row["regret"][-1]["samples"] == 80
     assert row["bound"] <= row["distance"]
@@ -192,20 +192,8 @@ def test_the_command_reads_a_folder_of_encoded_images(files):
     labels = space(dim=encoder.dim, dtype=torch.float32)
     labels.save(files / "colours.safetensors")
     cache.add(images, encoder.images(images))
-    for options in ((), ("--truth",)):
-        result = run(files / "features", "--space", files / "colours.safetensors", "--json", *options)
-        assert json.loads(result.stdout)["regret"][-1]["samples"] == 12
-
-
-def test_the_command_refuses_what_it_cannot_do(files):
-    save_file({"features": unit(3, 16).float()}, files / "bare.safetensors")
-    assert isinstance(
-        run(files / "bare.safetensors", "--space", files / "space.safetensors", "--truth").exception, DataError
-    )
-    others = {"features": unit(2, 16).float(), "labels": torch.tensor([0, 1])}
-    save_file(others, files / "others.safetensors", metadata={"classes": '["x", "y"]'})
-    result = run(files / "others.safetensors", "--space", files / "space.safetensors", "--truth")
-    assert isinstance(result.exception, DataError)
+    result = run(files / "features", "--space", files / "colours.safetensors", "--json")
+    assert json.loads(result.stdout)["regret"][-1]["samples"] == 12
 
 
 def test_the_search_says_whether_it_converged():
@@ -230,13 +218,11 @@ def test_the_search_converges_on_5000_real_images_of_a_mixed_stream(features, ne
 def test_negatives_are_measured_like_names_and_have_no_truth(files):
     few = space(dtype=torch.float32).with_negatives(6)
     few.save(files / "few.safetensors")
-    words = (files / "z.safetensors", "--space", files / "few.safetensors", "--negatives")
-    row = json.loads(run(*words, "--json").stdout)
-    assert row["of"] == "negatives"
-    assert [one["name"] for one in row["classes"]] == list(few.negatives)
-    told = run(*words).stdout.replace("\n", " ")
-    assert "best bank of negatives for pseudo-labels: converged, largest residual" in told
-    assert isinstance(run(*words, "--truth").exception, SettingError)
+    z = load_features(files / "z.safetensors").z
+    found = gap.measure(few, z, negatives=True)
+    assert (found.names, found.best.converged) == (few.negatives, True)
+    with pytest.raises(SettingError, match="expected truth or negatives, got both"):
+        gap.measure(few, z, truth=torch.zeros(len(z), dtype=torch.int64), negatives=True)
 
 
 def test_the_search_stops_by_the_loss_where_the_targets_can_be_met_exactly():

@@ -29,7 +29,9 @@ def root(tmp_path, monkeypatch):
 
 def test_an_agent_detects_explains_and_groups_over_stdio(root, tmp_path):
     clip = save_clip(tmp_path / "clip")
-    words = ["-m", "unseen", "mcp", "--root", str(root), "--encoder", str(clip)]
+    made = ["--label", "cat", "--label", "dog", "--encoder", clip, "--state", root / "state.safetensors"]
+    run("detect", root / "photos", *made)
+    words = ["-m", "unseen", "mcp", "--root", str(root)]
 
     async def talk() -> list:
         parameters = mcp.StdioServerParameters(command=sys.executable, args=words, env=dict(os.environ))
@@ -46,7 +48,6 @@ def test_an_agent_detects_explains_and_groups_over_stdio(root, tmp_path):
     assert tools == ["detect", "explain", "group", "promote"]
     found = json.loads(judged.content[0].text)
     assert len(found["verdicts"]) == 6
-    assert (root / "state.safetensors").exists()
     assert "nearest" in why.content[0].text
     assert outside.is_error
     assert "expected a path below" in outside.content[0].text

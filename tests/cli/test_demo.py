@@ -6,7 +6,6 @@ import io
 import json
 from pathlib import Path
 
-import pytest
 import torch
 from PIL import Image as Pillow
 from typer.testing import CliRunner
@@ -60,11 +59,10 @@ def test_the_demo_prints_verdicts_and_metrics(tmp_path: Path) -> None:
     assert "Against the truth" in html
 
 
-def test_json_is_one_object_and_the_order_matters(tmp_path: Path) -> None:
-    rows = [json.loads(run(tmp_path, "--json", "--order", order)[0]) for order in ("shuffled", "ood_first")]
-    assert rows[0]["samples"] == rows[1]["samples"] == 1540
-    assert rows[0]["learning"]["auroc"] != rows[1]["learning"]["auroc"]
-    assert rows[0]["frozen"]["auroc"] == pytest.approx(rows[1]["frozen"]["auroc"])
+def test_json_is_one_object(tmp_path: Path) -> None:
+    row = json.loads(run(tmp_path, "--json")[0])
+    assert row["samples"] == 1540
+    assert row["learning"]["auroc"] > row["frozen"]["auroc"]
 
 
 def test_photos_are_typical_ones_of_every_kind_in_mixed_order(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from unseen.cli import output
 from unseen.cli.run import SAVING_SHARE, LearnedFiles, Run
 from unseen.errors import EncoderError, LabelError, SettingError, StateError
 from unseen.images import Image, read_images
+from unseen.threshold import Fixed
 from unseen.verdicts import FIELDS, VERDICTS
 
 pytestmark = pytest.mark.usefixtures("encoder", "photos")
@@ -281,7 +282,7 @@ def test_names_come_from_files_of_windows_too_and_odd_ones_get_a_warning(encoder
         ((), LabelError, "--label NAME"),
         (("--state", "absent.safetensors"), LabelError, "for the first run"),
         (("--label", "red", "--detector", "mcm"), LabelError, "expected at least 2 known names for 'mcm', got 1"),
-        ((*NAMES, "--recall", "0.9", "--threshold", "0"), SettingError, "--recall or --threshold"),
+        ((*NAMES, "--recall", "2"), SettingError, "expected a recall between 0 and 1"),
         ((*NAMES, "--only", "sure"), SettingError, "expected a verdict out of"),
         ((*NAMES, "--detector", "gl-mcm"), SettingError, "reads whole images"),
         ((*NAMES, "--detector", "nobody"), SettingError, "expected a detector out of"),
@@ -308,7 +309,7 @@ def test_a_state_refuses_options_it_was_not_learned_with(encoder: NamedColours) 
     for options, error, message in (
         (("--label", "blue"), LabelError, "expected the names of the label space"),
         (("--detector", "mcm"), SettingError, "--detector"),
-        (("--recall", "0.5"), SettingError, "--recall and --threshold"),
+        (("--recall", "0.5"), SettingError, "expected --recall as"),
     ):
         with pytest.raises(error, match=message):
             detect("photos", *options, *STATE)
@@ -364,10 +365,14 @@ def test_photos_that_came_while_one_kind_was_seen_alone_are_judged_as_their_copi
 
 
 def test_an_alarm_is_raised_once_and_told() -> None:
-    options = ["photos", "--label", "red", "--alarm", "0.01", "--json"]
-    result = detect(*options, "--threshold", "1e6")
+    detect("photos", *NAMES, *STATE)
+    options = ["--alarm", "0.01", "--json", "--state", "fixed.safetensors"]
+    space = session().detector.labels
+    Session(space, Fixed(1e6)).save("fixed.safetensors")
+    result = detect("photos", *options)
     assert result.stderr.count("alarm at image") == 1
     assert "more than 1 % of the images are unknown" in result.stderr
     assert rows(result)[-1]["summary"]["alarm"]["unknown_rate_raised"]
-    calm = rows(detect(*options, "--threshold=-1e6"))[-1]["summary"]["alarm"]
+    Session(space, Fixed(-1e6)).save("fixed.safetensors")
+    calm = rows(detect("photos", *options))[-1]["summary"]["alarm"]
     assert (calm["unknown_rate_raised"], calm["mix_raised"]) == (False, False)

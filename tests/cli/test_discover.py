@@ -121,7 +121,7 @@ def test_errors_say_what_to_do(state, tmp_path):
     for words, error, message in (
         (("promote", 1, "ship", "--state", tmp_path / "none"), StateError, "got no file"),
         (("undo", "--state", tmp_path / "none"), StateError, "got no file"),
-        (("promote", 1, "ship", "--state", state), StateError, "before anything was grouped"),
+        (("promote", 1, "ship", "--state", state), StateError, "there are no groups yet"),
         (("retire", "unicorn", "--state", state), LabelError, "unicorn"),
     ):
         with pytest.raises(error, match=message):

@@ -13,7 +13,7 @@ from helpers.commands import detect, rows, run
 from helpers.pictures import save_shade
 from helpers.tiny_models import COLOURS, NamedColours
 from unseen import LabelSpace, Session
-from unseen.errors import DataError, EncoderError, LabelError, SettingError
+from unseen.errors import DataError, EncoderError, SettingError
 
 pytestmark = pytest.mark.usefixtures("encoder")
 
@@ -122,9 +122,3 @@ def test_mine_writes_a_label_space_with_examples(known: Path) -> None:
     assert (space.names, len(space.examples)) == (("green", "red"), 6)
     with pytest.raises(DataError, match="got 'green', which is not among red"):
         run(*given, "--label", "red")
-    lists = [Path(name) for name in ("one.txt", "two.txt")]
-    for path in lists:
-        path.write_text("green\nred\n")
-    several = [word for path in lists for word in ("--labels", str(path))]
-    with pytest.raises(LabelError, match="expected one label space for --examples"):
-        run(*given, *several)

@@ -70,29 +70,3 @@ def test_near_duplicates_are_warned_about(capsys: pytest.CaptureFixture[str]) ->
 def test_no_names_are_refused() -> None:
     with pytest.raises(LabelError, match="--labels"):
         command("mine")
-
-
-def test_several_files_or_a_folder_make_one_space_each(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "pets.txt").write_text("cat\ndog\n")
-    (tmp_path / "in" / "wild.txt").write_text("fox\nwolf\nbear\n")
-    run("--labels", "in", "-o", "out")
-    run("--labels", "in/pets.txt", "-o", "pets.safetensors")
-    pets, wild = (LabelSpace.load(tmp_path / "out" / f"{name}.safetensors") for name in ("pets", "wild"))
-    assert wild.names == ("fox", "wolf", "bear")
-    assert pets.fingerprint == LabelSpace.load(tmp_path / "pets.safetensors").fingerprint
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--labels", "empty"], "text files"),
-        (["--labels", "classes.txt", "--labels", "others.txt", "--label", "fox"], "at most one file"),
-        (["--labels", "classes.txt", "--labels", "others.txt"], "a folder for 2"),
-        (["--labels", "classes.txt", "--labels", "./classes.txt"], "different names"),
-    ],
-)
-def test_several_label_spaces_refuse_options_for_one(tmp_path: Path, options: list[str], says: str) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(LabelError, match=says):
-        command("mine", *options)

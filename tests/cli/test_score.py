@@ -57,7 +57,7 @@ def states() -> dict[str, bytes]:
 
 
 def test_score_prints_a_verdict_per_sample_and_a_summary():
-    *found, last = rows(run(*ONE, "--threshold", "0", "--json"))
+    *found, last = rows(run(*ONE, "--json"))
     assert [row["key"] for row in found] == [f"z/{i}" for i in range(90)]
     assert {tuple(row) for row in found} == {FIELDS, (*FIELDS, "likely")}
     assert all(("likely" in row) == (row["verdict"] != "known") for row in found)
@@ -70,11 +70,9 @@ def test_score_prints_a_verdict_per_sample_and_a_summary():
 
 
 def test_score_goes_on_from_its_state_with_its_detector_and_threshold():
-    assert seen(*ONE, *STATE, "--detector", "mcm", "--recall", "0.9") == 90
-    assert seen(*ONE, *STATE) == seen(*ONE, *STATE, "--recall", "0.9") - 90 == 180
-    assert int(session().snapshot.tally.seen) == 270
-    with pytest.raises(SettingError, match="expected --recall and --threshold as"):
-        run(*ONE, *STATE, "--recall", "0.5")
+    assert seen(*ONE, *STATE, "--detector", "mcm") == 90
+    assert seen(*ONE, *STATE) == 180
+    assert int(session().snapshot.tally.seen) == 180
     with pytest.raises(SettingError, match="was learned with, mcm, got pooled"):
         run(*ONE, *STATE, "--detector", "pooled")
 
@@ -126,12 +124,11 @@ def test_a_stream_of_features_is_told_by_features_of_known_images():
     z = stream(labels, 200, seed=8)
     rows_known = Session(labels).score(z).margin.topk(40).indices
     save_file({"features": z[rows_known].half()}, "known.safetensors")
-    run(*ONE, *STATE, "--calibrate", "known.safetensors")
+    run(*ONE, *STATE)
+    run("calibrate", "known.safetensors", *STATE)
     assert len(session().told.z) == 40
     (row,) = rows(run("calibrate", "known.safetensors", *STATE, "--recall", "0.9", "--guarantee", "--json"))
     assert (row["calibration"]["images"], row["calibration"]["recall"]) == (40, 0.9)
-    run(*ONE, *STATE, "--calibrate", "known.safetensors")
-    assert int(session().snapshot.threshold.at) == 180
 
 
 def test_features_of_another_width_or_encoder_are_refused():
@@ -150,9 +147,8 @@ def test_features_of_another_width_or_encoder_are_refused():
     [
         (("--detector", "nobody"), "expected a detector out of"),
         (("--space", "missing.safetensors"), "got no file at missing.safetensors"),
-        (("--recall", "2"), "expected a recall between 0 and 1"),
         (("--ray", "local"), "expected --by COLUMN with --ray"),
-        (("--by", "site", "--alarm", "0.1", "--calibrate", "z"), "expected --by without --calibrate, --alarm"),
+        (("--by", "site", "--table", "z"), "expected --by without --table"),
         (("--by", "x"), "expected a column out of folder"),
     ],
 )
@@ -166,7 +162,7 @@ def test_misuse_ends_in_one_sentence_and_exit_code_2(change, message, monkeypatc
 
 @pytest.mark.parametrize("column", ["site", "camera"])
 def test_streams_of_a_column_are_scored_by_themselves_and_printed_in_order(column):
-    found = rows(run(*MANY, "--by", column, "--threshold", 0, "--json"))
+    found = rows(run(*MANY, "--by", column, "--json"))
     samples, streams = found[: len(KEYS)], found[len(KEYS) :]
     assert [row["key"] for row in samples] == [f"many/{row}" for row in range(len(KEYS))]
     keys = KEYS if column == "site" else [str(ord(key[0])) for key in KEYS]
@@ -175,7 +171,7 @@ def test_streams_of_a_column_are_scored_by_themselves_and_printed_in_order(colum
     for word in ("known", "doubtful"):
         count = sum(row["verdict"] == word for row in samples if row["stream"] == keys[0])
         assert streams[0]["summary"][word] == count
-    assert " known " in run(*MANY, "--by", column, "--threshold", 0).stdout
+    assert " known " in run(*MANY, "--by", column).stdout
     assert "3 streams" in run(*MANY, "--by", column).stderr
 
 

@@ -92,7 +92,7 @@ def test_a_large_jpeg_is_read_at_a_scale_that_leaves_twice_the_pixels_of_the_tow
     reader = make_launcher(TinyOffline(device="cpu")).reader
     for whole, smaller in (((4000, 3000), (1000, 750)), ((900, 1200), (450, 600)), ((894, 1200), (894, 1200))):
         data = encoded(Pillow.new("RGB", whole), "JPEG")
-        image: Any = Entry.of_bytes("a.jpg", "", lambda data=data: data).read(reader.least)
+        image: Any = Entry("a.jpg", "", data=lambda data=data: data).read(reader.least)
         assert image.pixels.size == smaller
 
 
@@ -101,7 +101,7 @@ def test_vectors_of_a_photo_read_at_a_smaller_scale_hardly_move():
     rough = torch.rand(1, 3, 60, 80, generator=generator)
     whole = torch.nn.functional.interpolate(rough, size=(2400, 3200), mode="bicubic").clamp(0, 1)[0]
     data = encoded(Pillow.fromarray((whole.permute(1, 2, 0) * 255).byte().numpy()), "JPEG", quality=90)
-    entry = Entry.of_bytes("a.jpg", "", lambda: data)
+    entry = Entry("a.jpg", "", data=lambda: data)
     full, reduced = (CLIP.cropped([entry.read(least)]) for least in (0, 2 * CLIP.resize))  # type: ignore[list-item]
     assert (full.int() - reduced.int()).abs().float().mean() < 2  # of 255
 

@@ -168,7 +168,7 @@ def without_head(words: list[str], begun: Callable[[], bool]) -> list[str]:
 def encode_without_head(folder: Path) -> Row:
     model, images, out = save_clip(folder / "model"), save_pictures(folder / "images", 48), folder / "out"
     words = ["encode", str(images), "--encoder", str(model), "-o", str(out), "--device", "cpu"]
-    without_head([*words, "--shard", "2", "--actors", "2"], lambda: any(out.glob("*.safetensors")))
+    without_head([*words, "--batch", "2"], lambda: any(out.glob("*.safetensors")))
     keys = [row["key"] for _, rows in read_shards(out) for row in rows]
     inputs = [entry.path for entry in find_images(str(images))]
     return counted("encode, head killed", len(inputs), keys, equal=sorted(keys) == inputs)

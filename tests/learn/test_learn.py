@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -206,7 +207,8 @@ def test_the_command_learns_a_label_space_and_detect_reads_it(
         picture.pixels.save(folder / picture.path)
     (tmp_path / "known" / "cat" / "broken.png").write_bytes(b"x")
     given = ["bench", "learn", "--examples", "known", "--space", "space.safetensors", "--encoder", encoder.name]
-    given += ["--epochs", "2", "--context", "4", "--json"]
+    given += ["--json"]
+    monkeypatch.setattr("unseen_bench.methods.prompts.LearnOptions", partial(LearnOptions, epochs=2, context=4))
     result = CliRunner().invoke(app, given, catch_exceptions=False)
     assert result.exit_code == 1, result.output
     assert "known/cat/broken.png  skipped" in result.stderr

@@ -17,6 +17,7 @@ from unseen.report import charts, render
 from unseen.report.stream_page import (
     NUMBERS,
     Gallery,
+    ImagePages,
     StreamLog,
     Thumbnail,
     page,
@@ -151,7 +152,7 @@ def test_charts_draw_any_range(values: list[float]) -> None:
 def test_every_image_is_on_a_page_in_order_of_arrival(tmp_path: Path, labels: LabelSpace) -> None:
     (tmp_path / "out.pages").mkdir()
     (tmp_path / "out.pages" / "9.html").write_text("of an earlier run")
-    session, log = Session(detectors.make("default", labels)), StreamLog.beside(tmp_path / "out.html")
+    session, log = Session(detectors.make("default", labels)), StreamLog(pages=ImagePages.beside(tmp_path / "out.html"))
     z = stream(labels, 3 * NUMBERS.page)
     keys = [f"{i:04}.jpg" for i in range(len(z))]
     log.add(keys, session.observe(z), [None] * len(z))

@@ -85,7 +85,7 @@ def test_a_killed_command_is_finished_on_ray_and_no_credential_is_printed(endpoi
     first.send_signal(signal.SIGKILL)
     first.wait()
     already = sum(len(rows) for _, rows in read_shards(location(output)))
-    words = command(model, sources, output, "--ray", "local", "--shard", "16", "--actors", "1")
+    words = command(model, sources, output, "--ray", "local", "--batch", "16")
     with tempfile.TemporaryDirectory() as logs:  # short, as names of sockets must be
         done = subprocess.run(words, env=os.environ | {"RAY_TMPDIR": logs}, capture_output=True, text=True, timeout=600)
         written = b"".join(path.read_bytes() for path in Path(logs).rglob("*") if path.is_file())

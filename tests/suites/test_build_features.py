@@ -34,5 +34,5 @@ def test_suites_run_on_features_that_a_reader_makes(tmp_path, monkeypatch, capsy
     tool.main()
     assert "images-imagenet_val5: 6 images of 3 classes" in capsys.readouterr().out
     for suite in ("imagenet200", "imagenet200-lowres", "imagenet1k-surrogate"):
-        words = ["bench", suite, "--features", str(out), "--detectors", "mcm", "--seeds", "1", "--workers", "1"]
+        words = ["bench", suite, "--features", str(out), "--detectors", "mcm", "--seeds", "1"]
         assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0

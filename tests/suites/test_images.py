@@ -121,13 +121,12 @@ def test_inventory_compares_found_with_expected_counts(root):
 
 def test_images_are_encoded_scored_and_reported(root, colours, tmp_path):
     out = tmp_path / "out"
-    chosen = ("--detectors", "neglabel,online,oracle-online", "--seeds", 1, "--workers", 1)
-    arguments = ("--data", root, *chosen, "-o", out)
-    result = run(root / "toy.toml", *arguments, "--report", out / "report.html")
+    chosen = ("--detectors", "neglabel,online,oracle-online", "--seeds", 1)
+    result = run(root / "toy.toml", "--data", root, *chosen, "-o", out)
     assert result.exit_code == 1  # a set is missing, and the code says so
     assert "grey" in result.stdout
     assert "violet" not in result.stdout
-    assert "yellow*" in (out / "report.html").read_text()
+    assert "yellow*" in (out / "toy.html").read_text()
     suite = suites.load_images(str(root / "toy.toml"), root)
     assert suite.pool.source.bincount().tolist() == [24, 7, 10]  # the torn picture is left out, not replaced
     assert suite.labels.names == ("red", "green", "blue")

@@ -20,18 +20,18 @@ MOST = 200  # verdicts in one answer
 
 def mcp(
     root: Annotated[Path, typer.Option(help="Folder that the agent may read, and keep states in.")],
-    encoder: Annotated[str, typer.Option(help="Encoder of new states: offline, ViT-B/16 ...")] = "offline",
     as_json: options.AsJson = False,
 ) -> None:
     """Serve detect, explain, group and promote to an agent, on stdin and stdout.
 
     Example: `claude mcp add unseen -- unseen mcp --root ~/photos`
 
-    Every path is below --root, and what a link there leads to is not; `--json` prints the tools and ends.
+    Every path is below --root, and what a link there leads to is not; `--json` prints the tools and ends. A new state
+    has the encoder `offline`; one that `unseen detect` made keeps its own.
     """
     if not root.is_dir():
         raise SettingError(f"expected a folder for --root, got {root}; make it first")
-    server = tool_server(root.resolve(), encoder)
+    server = tool_server(root.resolve())
     if as_json:
         for tool in asyncio.run(server.list_tools()):
             output.emit({"tool": tool.name, "description": tool.description})
@@ -39,7 +39,7 @@ def mcp(
         server.run("stdio")
 
 
-def tool_server(root: Path, encoder: str) -> Any:
+def tool_server(root: Path) -> Any:
     """The server of the four tools; each is the command of that name, in a process of its own."""
     server = import_extra("mcp.server", "mcp").MCPServer("unseen")
 
@@ -51,8 +51,7 @@ def tool_server(root: Path, encoder: str) -> Any:
         `photos` is a folder or a photo, `state` the file that keeps what is learned; names are needed once.
         """
         labels = [f"--label={name}" for name in names]
-        kept = ["--encoder", encoder] if names else []
-        rows = await call(root, "detect", *labels, *kept, _state(root, state), "--", photos_below(root, photos))
+        rows = await call(root, "detect", *labels, _state(root, state), "--", photos_below(root, photos))
         found = [row for row in rows if row.get("verdict") == "unknown" or ("verdict" in row and not only_unknown)]
         others = [row for row in rows if "verdict" not in row]
         return {"verdicts": found[:MOST], "left_out": len(found[MOST:]), "others": others[-MOST:]}

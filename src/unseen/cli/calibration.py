@@ -6,28 +6,24 @@ They are checked before anything is encoded. Loads torch: commands import it whe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unseen import LabelSpace, Session
 from unseen.cli import output, spaces
-from unseen.cli.known import SHOWN, is_features, warn_odd
+from unseen.cli.known import SHOWN, encode_photos, is_features, warn_odd
 from unseen.encoders import Encoder
 from unseen.errors import DataError
-from unseen.features import load_features, stream_images
+from unseen.features import load_features
 from unseen.images import Entry, find_images
 from unseen.labels.examples import comparable_name
 from unseen.threshold import Adaptive, Calibrated, Calibration
 from unseen.threshold.base import check_recall
-from unseen.threshold.calibrated import check_images, fewest_images, recall_interval
-
-BUYS = (20, 50, 200)  # numbers of images whose spread is printed
-UNSURE = 0.15  # of recall that may be missing before the summary asks for known photos
+from unseen.threshold.calibrated import check_images
 
 
 class CalibrationOptions(NamedTuple):
@@ -37,11 +33,6 @@ class CalibrationOptions(NamedTuple):
     guarantee: bool = False
     keep_odd: bool = False
 
-    @property
-    def wanted(self) -> float:
-        """The recall that is aimed at where no state says another."""
-        return Adaptive.recall if self.recall is None else self.recall
-
 
 @dataclass
 class KnownImages:
@@ -50,7 +41,7 @@ class KnownImages:
     z: Float[Tensor, "n d"]
     keys: Sequence[str]
     options: CalibrationOptions
-    skipped: Sequence[tuple[str, str]] = ()
+    skipped: int = 0  # that could not be read
     due: int = 0  # images of the stream at which to calibrate again
 
     def calibrate(self, session: Session) -> Calibration:
@@ -87,7 +78,7 @@ class KnownSource:
     @classmethod
     def find(cls, source: str, given: CalibrationOptions) -> KnownSource:
         """The images of a source; refuse too few for a guarantee before anything is encoded."""
-        check_recall(given.wanted)
+        check_recall(wanted := Adaptive.recall if given.recall is None else given.recall)
         if is_features(source):
             return cls(source, given, None)
         try:
@@ -95,18 +86,20 @@ class KnownSource:
         except DataError as error:
             raise DataError(f"{error}; --calibrate and `unseen calibrate` need photos of your names") from error
         if given.guarantee and isinstance(entries, Sized):
-            check_images(len(entries), given.wanted)
+            check_images(len(entries), wanted)
         return cls(source, given, entries)
 
     def read(self, space: LabelSpace, model: Encoder | None = None) -> KnownImages:
         """The images of known names with their features; an encoder is loaded where one is needed and none is given."""
         if self.entries is None:
-            found = self._read_features(space)
-            rows = self._known_rows(found.keys, space)
-            return replace(found, z=found.z[rows], keys=[found.keys[row] for row in rows])
+            features = load_features(self.source)
+            space.check_vectors(features.z.shape[1], features.made_by, "features")
+            rows = self._known_rows(features.keys, space)
+            return KnownImages(features.z[rows], [features.keys[row] for row in rows], self.options)
         entries = list(self.entries)
-        rows = self._known_rows([entry.path for entry in entries], space)
-        return self._encoded([entries[row] for row in rows], model or spaces.encoder_of(space))
+        photos = [entries[row] for row in self._known_rows([entry.path for entry in entries], space)]
+        z, keys, skipped = encode_photos(photos, model or spaces.encoder_of(space), self.source)
+        return KnownImages(z, keys, self.options, skipped)
 
     def _known_rows(self, keys: Sequence[str], space: LabelSpace) -> list[int]:
         """Which images show known names, as far as their folders say; those of another class are left out.
@@ -133,57 +126,3 @@ class KnownSource:
         if foreign:
             output.warn(f"{shown}: no known name, {len(keys) - len(rows):,} of {len(keys):,} photos are left out")
         return rows
-
-    def _read_features(self, space: LabelSpace) -> KnownImages:
-        """Features of known images; refuse those of another encoder."""
-        features = load_features(self.source)
-        space.check_vectors(features.z.shape[1], features.made_by, "features")
-        return KnownImages(features.z, features.keys, self.options)
-
-    def _encoded(self, entries: Sequence[Entry], model: Encoder) -> KnownImages:
-        """Known images with their features; what cannot be read is skipped with its reason."""
-        parts, keys, skipped = [], list[str](), []
-        with output.progress("images") as bar:
-            task = bar.add_task("calibrate", total=len(entries), rate="")
-            for one, z in stream_images(entries, model):
-                parts.append(z)
-                keys += [image.path for image in one]
-                skipped += [(row.path, row.reason) for row in one.skipped]
-                bar.update(task, advance=len(one.rows))
-        for key, reason in skipped:
-            output.print_skipped(key, reason)
-        if not keys:
-            raise DataError(
-                f"expected photos that can be read in {self.source}, got {len(skipped)} that are not; see each"
-            )
-        return KnownImages(torch.cat(parts), keys, self.options, skipped)
-
-
-def calibration_lines(session: Session, found: Calibration) -> list[str]:
-    """What a calibration does, and what a guarantee promises, costs here and would gain from more images."""
-    if not isinstance(session.rule, Calibrated):
-        return [f"{found.images:,} photos of known names · {threshold_in_words(session)}"]
-    buys = {n: recall_interval(n, found.recall) for n in BUYS if n >= fewest_images(found.recall)}
-    return [
-        f"guaranteed by {found.images:,} photos: a new known image is kept with probability at least "
-        f"{100 * found.recall:g} %; in nine of ten calibrations with {found.images:,} photos the share of all known "
-        f"images kept lies between {100 * found.low:.1f} and {100 * found.high:.1f} %",
-        *(f"  {n:>4} photos: {100 * low:.1f} to {100 * high:.1f} %" for n, (low, high) in buys.items()),
-    ]
-
-
-def threshold_in_words(session: Session) -> str:
-    """The threshold of a session, and what its rule does: what share of the known images it keeps."""
-    rule, interval, words = session.rule, session.recall_interval, session.rule.name
-    if isinstance(rule, Calibrated):
-        ago = int(session.snapshot.tally.seen - session.snapshot.threshold.at)
-        when = f" {ago:,} images ago" if ago else ""
-        words = f"keeps at least {100 * rule.recall:g} % of known: guaranteed by {rule.images:,} photos{when}"
-    elif isinstance(rule, Adaptive) and interval is None:
-        words = f"aims at {100 * rule.recall:g} % of known; a guess with {session.detector.name}: --calibrate known/"
-    elif isinstance(rule, Adaptive) and interval:
-        low, high = 100 * interval.low, 100 * interval.high
-        words = f"keeps {100 * rule.recall:g} % of known, likely {low:.0f} to {high:.0f} %"
-        if interval.low < rule.recall - UNSURE and not bool(session.snapshot.threshold.told.photos.any()):
-            words += "; surer with photos of your names: --calibrate known/"
-    return f"threshold {session.threshold:z.2f} ({words})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unseen.cli import options, output, sort
-from unseen.errors import SettingError
+from unseen.errors import EncoderError, SettingError
 
 if TYPE_CHECKING:
     from unseen.cli.regions import RegionRun
@@ -33,7 +33,6 @@ def detect(
     space: options.SpaceInstead = None,
     detector: options.Detector = None,
     recall: options.Recall = None,
-    threshold: options.Threshold = None,
     calibrate: options.Calibrate = None,
     only: options.Only = None,
     live: options.Live = False,
@@ -74,69 +73,57 @@ def detect(
     output.check_folders(state, report)
     if sort_into:
         sort.check(sort_into, sort_as)
-    wants_parts = boxes is not None or windows is not None or keep is not None
-    regions = _regions(photos, boxes, pad, windows, file, keep) if wants_parts else None
+    regions: RegionRun | None = None
+    if boxes is not None or windows is not None or keep is not None:
+        from unseen.cli.regions import RegionRun
+
+        regions = RegionRun.of_options(photos, boxes, pad, windows, file, keep)
     if sort_into and regions:
         raise SettingError("expected --sort-into for whole photos, got it for parts; cut them out with unseen review")
     form = output.Format.of(as_json=as_json, path=None if regions and regions.target else file, only=only)
     form = form._replace(fields=output.REGION_FIELDS) if regions else form
 
     from unseen.alarm import StreamAlarms, UnknownRateAlarm
+    from unseen.checkpoint import features_folder
     from unseen.cli import run, session
+    from unseen.features import FeatureCache
     from unseen.images import find_images
-    from unseen.report.stream_page import StreamLog
+    from unseen.report.stream_page import ImagePages, StreamLog
     from unseen.storage.files import content_mark
 
-    chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
+    mark = content_mark(state)
     alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
-    log = StreamLog.beside(report) if report else None
+    log = StreamLog(pages=ImagePages.beside(report)) if report else None
     entries: Iterable[Any] = find_images(photos) if regions is None else regions.entries
     if regions and regions.grid:
         entries, learn = regions.entries.photos, False  # parts that show half of a thing would teach wrongly
-    judged: list[output.Record] = []
-    has_end = isinstance(entries, Sized)
-    names = session.NameOptions(labels, label, space, examples, encoder, device, never or ())
-    ready = session.prepare(names, chosen, state)
-    cache = session.vector_cache(state if learn and has_end else None, ready.model)
-    with form.lines(key=_width(entries), name=output.longest(ready.session.detector.labels.names)) as lines:
+    kept, judged = state if learn else None, list[output.Record]()
+    has_end, width = isinstance(entries, Sized), output.KEY
+    if (keys := getattr(entries, "keys", None)) is not None:
+        width = output.longest(keys)
+    given = session.RunOptions(
+        labels, label, space, examples, encoder, device, never or (), detector, recall, calibrate
+    )
+    ready = session.prepare(given, state)
+    cache: FeatureCache | None = None
+    if kept and has_end:  # vectors are kept beside the state
+        try:
+            cache = FeatureCache(features_folder(kept), ready.model)
+        except EncoderError as error:
+            output.warn(f"{error}; nothing is kept")
+    with form.lines(key=width, name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
         lines = output.both(lines, judged.append) if sort_into else lines
-        stream = run.Run(ready.session, lines, state, mark, learn, ready.known_images, alarms, log)
+        stream = run.Run(ready.session, lines, kept, mark, learn, ready.known_images, alarms, log)
         stream.live, stream.skipped = live or not has_end, ready.skipped
         stream.not_images = getattr(entries, "others", 0)
-        if state and learn:
-            stream.learned = run.LearnedFiles.of_state(state, stream.seen)
+        if kept:
+            stream.learned = run.LearnedFiles.of_state(kept, stream.seen)
         total = len(entries) if isinstance(entries, Sized) else None
         steps = regions and regions.grid and regions.steps(ready.model, ready.session)
         stream.go(steps or run.photo_steps(entries, ready.model, cache), unit="images", total=total)
     if sort_into:
         sort.sort(judged, sort_into, sort_as, only or ())
     if regions:
-        regions.finish(state if learn else None, log)
+        regions.finish(kept, log)
     raise stream.finish(report, title=f"unseen detect: {' '.join(photos)}", as_json=as_json)
-
-
-def _width(entries: Iterable[Any]) -> int:
-    """The width of the column for the keys."""
-    keys = getattr(entries, "keys", None)
-    return output.KEY if keys is None else output.longest(keys)
-
-
-def _regions(
-    photos: list[str], boxes: Path | None, pad: str, windows: int | None, file: Path | None, keep: bool | None
-) -> RegionRun | None:
-    """The parts of photos that are asked for, None for whole photos."""
-    from unseen.cli.regions import RegionRun
-
-    return RegionRun.of_options(photos, boxes, _share(pad), windows, file, keep)
-
-
-def _share(text: str) -> float:
-    """A margin as a share: 10% or 0.1."""
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise SettingError(f"expected --pad from 0% to 100%, got {text!r}; pass 10%")
-    return share

@@ -107,16 +107,21 @@ def group(
 
         title, thumbnails = f"unseen group: {state}", _thumbnails(found, state)
         group_page.write(report, found, title=title, thumbnails=thumbnails, state=str(state))
+    growing = [one.number for one in found.groups if one.growing]
     if as_json:
         for one in found.groups:
             output.emit(one.row())
-        growing = [one.number for one in found.groups if one.growing]
         counts = {"groups": len(found.groups), "grouped": found.grouped, "unknown": found.unknown, "growing": growing}
         output.emit({"summary": counts, "report": report and str(report)})
         return
     for one in found.groups[:SHOWN]:
         print("\n".join(group_lines(one)))
-    print(groups_in_words(found) + (f" · report in {report}" if report else ""))
+    groups = "1 group holds" if len(found.groups) == 1 else f"{len(found.groups)} groups hold"
+    parts = [f"{groups} {found.grouped:,} of {found.unknown:,} unknown images kept"]
+    parts += [f"{len(found.groups) - SHOWN} more groups: --json"] if len(found.groups) > SHOWN else []
+    parts += [f"alarm: many new images in group {', '.join(map(str, growing))}"] if growing else []
+    parts += [f"report in {report}"] if report else []
+    print(" · ".join(parts))
 
 
 def _thumbnails(found: Grouping, state: Path) -> dict[str, bytes]:
@@ -147,15 +152,6 @@ def group_lines(one: Group) -> list[str]:
         f"{one.number:>4}  {one.size} images{copies}  {names or '(no words)'}{notes}",
         f"      seen {one.first:,} to {one.last:,} · tightness {one.tightness:.2f} · {', '.join(one.exemplars[:3])}",
     ]
-
-
-def groups_in_words(found: Grouping) -> str:
-    """The counts in one line."""
-    more = f" · {len(found.groups) - SHOWN} more groups: --json" if len(found.groups) > SHOWN else ""
-    growing = ", ".join(str(one.number) for one in found.groups if one.growing)
-    more += f" · alarm: many new images in group {growing}" if growing else ""
-    groups = "1 group holds" if len(found.groups) == 1 else f"{len(found.groups)} groups hold"
-    return f"{groups} {found.grouped:,} of {found.unknown:,} unknown images kept{more}"
 
 
 def review(
@@ -224,7 +220,8 @@ def _export(rows: Sequence[ReviewedImage], path: Path, form: str, boxes: Mapping
         if form == "csv":
             table = csv.writer(file)
             table.writerow((*review.ReviewedImage._fields, "label", *(("photo", "box") if boxes else ())))
-            table.writerows(map(as_text_cell, (*row, row.label, *_place(boxes.get(row.key)))) for row in rows)
+            places = {key: (photo, " ".join(f"{x:g}" for x in region.box)) for key, (photo, region) in boxes.items()}
+            table.writerows(map(as_text_cell, (*row, row.label, *places.get(row.key, ()))) for row in rows)
         elif form == "cvat":
             file.write(review.cvat(rows))
         else:
@@ -232,11 +229,6 @@ def _export(rows: Sequence[ReviewedImage], path: Path, form: str, boxes: Mapping
             made = review.coco(rows, boxes) if form == "coco" else makers[form](rows)
             json.dump(made, file, ensure_ascii=False)
     return len(rows)
-
-
-def _place(found: tuple[str, Region] | None) -> tuple[str, ...]:
-    """The cells of a part of a photo; none for a whole one."""
-    return (found[0], " ".join(f"{one:g}" for one in found[1].box)) if found else ()
 
 
 def _copy_by_label(rows: Sequence[ReviewedImage], folder: Path, boxes: Mapping[str, tuple[str, Region]]) -> int:

@@ -106,9 +106,13 @@ def print_edit(record: Mapping[str, Any], *, as_json: bool, state: Path | None =
         return
     parts = [SENTENCES[record["verb"]].format_map(record)]
     if record["verb"] == "promote":
-        parts += _promoted_in_words(record["images"], record["now_named"])
+        images, named = record["images"], record["now_named"]
+        parts.append(f"images that are known by it: {named:,} of {images:,}")
+        if 2 * named < images:
+            parts.append("the text is far from most of them: undo, and try another word")
     if words := record.get("negatives_removed"):
-        parts.append(f"negatives removed: {_few(words)}")
+        more = f" and {len(words) - 5} more" if len(words) > 5 else ""
+        parts.append(f"negatives removed: {', '.join(words[:5])}{more}")
     if names := record.get("similar_names"):
         parts.append(f"says nearly the same as {', '.join(names)}: images of one may get the name of the other")
     if not record.get("carried", True):
@@ -116,16 +120,3 @@ def print_edit(record: Mapping[str, Any], *, as_json: bool, state: Path | None =
     if state and record["verb"] != "undo":
         parts.append(f"take it back: unseen undo --state {state}")
     print(" · ".join(parts))
-
-
-def _promoted_in_words(images: int, named: int) -> list[str]:
-    """How many images of a promoted group have its name now, and what to do where these are few."""
-    if images == 1:
-        parts, what = ["its image is known by it" if named else "its image is still unknown"], "it"
-    else:
-        parts, what = [f"{named} of its {images} images are known by it"], "most of them"
-    return parts if 2 * named >= images else [*parts, f"the text is far from {what}: undo, and try another word"]
-
-
-def _few(words: Sequence[str]) -> str:
-    return ", ".join(words[:5]) + (f" and {len(words) - 5} more" if len(words) > 5 else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Batches = Iterator[EncodedEntries] | Iterator[ShardResult]
 
+BATCH = 64  # images per step
+
 
 def encode(
     sources: Annotated[
@@ -30,7 +32,10 @@ def encode(
     encoder: options.Encoder = "offline",
     as_json: options.AsJson = False,
     device: options.Device = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images per step.", **options.MORE)] = 64,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Images per step, with --ray per file (default: 64, with --ray 256).", **options.MORE),
+    ] = None,
     decode: Annotated[
         str,
         typer.Option(
@@ -38,12 +43,6 @@ def encode(
         ),
     ] = "pillow",
     ray: options.Ray = None,
-    shard: Annotated[
-        int | None, typer.Option(min=1, help="With --ray: images per feature file (default: 256).", **options.MORE)
-    ] = None,
-    actors: Annotated[
-        int | None, typer.Option(min=1, help="With --ray: models (default: per GPU or core).", **options.MORE)
-    ] = None,
 ) -> None:
     """Encode images to features on disk, so that scoring them takes seconds.
 
@@ -57,11 +56,11 @@ def encode(
         from unseen.scale import cluster
         from unseen.scale import encode as scaled
 
-        job = scaled.EncodeJob(encoder, device, batch, actors)
+        job = scaled.EncodeJob(encoder, device)
         with cluster.connect(ray) as joined:
-            plan = scaled.plan(joined, sources, folder, job, size=shard or scaled.NUMBERS.shard)
-            run = EncodeRun(as_json, plan.already)
-            raise run.finish(scaled.run(joined, plan, job), plan.total, plan.model.name, folder)
+            plan = scaled.plan(joined, sources, folder, job, size=batch or scaled.NUMBERS.shard)
+            counts = EncodeCounts(plan.already, plan.total)
+            raise encode_all(scaled.run(joined, plan, job), counts, plan.model.name, folder, as_json=as_json)
 
     from unseen import encoders
     from unseen.features import FeatureCache, encode_images
@@ -74,8 +73,8 @@ def encode(
     cache = FeatureCache(folder, model)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
     total = len(entries) - already if isinstance(entries, Sized) else None
-    batches = encode_images(entries, model, cache, size=batch, decoder=decode)
-    raise EncodeRun(as_json, already).finish(batches, total, model.name, folder)
+    batches = encode_images(entries, model, cache, size=batch or BATCH, decoder=decode)
+    raise encode_all(batches, EncodeCounts(already, total), model.name, folder, as_json=as_json)
 
 
 def _check_ray(ray: str, decode: str) -> None:
@@ -90,47 +89,38 @@ def _check_ray(ray: str, decode: str) -> None:
 
 
 @dataclass
-class EncodeRun:
-    """The counts of a run, and its output."""
+class EncodeCounts:
+    """What was found in the folder, what is to be done, and what has been."""
 
-    as_json: bool
-    already: int = 0  # found in the folder
+    already: int
+    total: int | None  # None where nobody knows
     encoded: int = 0
     skipped: int = 0
     stopped: bool = False
-    started: float = field(default_factory=time.perf_counter)
 
-    @property
-    def rate(self) -> float:
-        """Images per second, decoding included."""
-        return self.encoded / max(time.perf_counter() - self.started, 1e-9)
 
-    def finish(self, batches: Batches, total: int | None, encoder: str, folder: str) -> typer.Exit:
-        """Encode every batch, or as many as come before Ctrl-C, print the summary and return what ends the command."""
-        try:
-            self._encode_all(batches, total)
-        except KeyboardInterrupt:
-            output.say(f"stopped: what is done is in {folder}, the same command goes on from here")
-            self.stopped = True
-        self._print_summary(encoder, folder)
-        return typer.Exit(output.SKIPPED if self.skipped or self.stopped else output.DONE)
-
-    def _encode_all(self, batches: Batches, total: int | None) -> None:
+def encode_all(batches: Batches, counts: EncodeCounts, encoder: str, folder: str, *, as_json: bool) -> typer.Exit:
+    """Encode every batch, or as many as come before Ctrl-C, print the summary and return what ends the command."""
+    started, rate = time.perf_counter(), 0.0
+    try:
         with output.progress("images") as bar:
-            task = bar.add_task("encode", total=total, rate="")
+            task = bar.add_task("encode", total=counts.total, rate="")
             for batch in batches:
-                self.encoded += batch.encoded
-                self.skipped += len(batch.skipped)
+                counts.encoded += batch.encoded
+                counts.skipped += len(batch.skipped)
                 for row in batch.skipped:
-                    output.print_skipped(row.path, row.reason, as_json=self.as_json)
-                bar.update(task, advance=batch.encoded + len(batch.skipped), rate=f"{self.rate:.1f} per second")
-
-    def _print_summary(self, encoder: str, folder: str) -> None:
-        counts = {name: getattr(self, name) for name in ("encoded", "already", "skipped", "stopped")}
-        if self.as_json:
-            output.emit({"summary": counts, "images_per_second": round(self.rate, 2), "features": folder})
-            return
+                    output.print_skipped(row.path, row.reason, as_json=as_json)
+                rate = counts.encoded / (time.perf_counter() - started)  # decoding included
+                bar.update(task, advance=batch.encoded + len(batch.skipped), rate=f"{rate:.1f} per second")
+    except KeyboardInterrupt:
+        output.say(f"stopped: what is done is in {folder}, the same command goes on from here")
+        counts.stopped = True
+    if as_json:
+        found = {name: getattr(counts, name) for name in ("encoded", "already", "skipped", "stopped")}
+        output.emit({"summary": found, "images_per_second": round(rate, 2), "features": folder})
+    else:
         output.say(
-            f"encoded {self.encoded:,} · already there {self.already:,} · skipped {self.skipped:,} · "
-            f"{self.rate:.1f} images per second · {encoder} · features in {folder}"
+            f"encoded {counts.encoded:,} · already there {counts.already:,} · skipped {counts.skipped:,} · "
+            f"{rate:.1f} images per second · {encoder} · features in {folder}"
         )
+    return typer.Exit(output.SKIPPED if counts.skipped or counts.stopped else output.DONE)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from unseen import LabelSpace, Session
 from unseen.cli import output
@@ -32,6 +34,23 @@ def is_features(source: str) -> bool:
     return path.suffix in (".safetensors", ".parquet") or (path / MANIFEST).is_file()
 
 
+def encode_photos(entries: Sequence[Entry], model: Encoder, source: str) -> tuple[Float[Tensor, "n d"], list[str], int]:
+    """The vectors and keys of photos, and how many cannot be read, each of which is printed with its reason."""
+    parts, keys, skipped = [], list[str](), 0
+    with output.progress("images") as bar:
+        task = bar.add_task("known photos", total=len(entries), rate="")
+        for batch, z in stream_images(entries, model):
+            parts.append(z.cpu())
+            keys += [image.path for image in batch]
+            skipped += len(batch.skipped)
+            for row in batch.skipped:
+                output.print_skipped(row.path, row.reason)
+            bar.update(task, advance=len(batch.rows))
+    if not keys:
+        raise DataError(f"expected photos that can be read in {source}, got {skipped} that are not; see each")
+    return torch.cat(parts), keys, skipped
+
+
 @dataclass
 class ExampleImages:
     """Images that a user has labelled, and what became of them."""
@@ -39,7 +58,7 @@ class ExampleImages:
     source: str
     folders: Mapping[str, Sequence[Entry]]  # class -> its images; empty lists where features were given
     features: Features | None = None
-    skipped: Sequence[tuple[str, str]] = ()
+    skipped: int = 0  # that could not be read
 
     @classmethod
     def find(cls, source: str, *, saved: LabelSpace | None, state: Path | None) -> ExampleImages:
@@ -97,20 +116,11 @@ class ExampleImages:
             (entry, place[comparable_name(name)]) for name, entries in self.folders.items() for entry in entries
         ]
         label = {entry.path: index for entry, index in labelled}
-        parts, keys, skipped = [], [], []
-        for batch, z in stream_images([entry for entry, _ in labelled], model):
-            parts.append(z.cpu())
-            keys += [image.path for image in batch]
-            skipped += [(row.path, row.reason) for row in batch.skipped]
-        self.skipped = skipped
-        if not keys:
-            raise DataError(f"expected readable examples in {self.source}, got {len(skipped)} that are not; see each")
-        return Examples(torch.cat(parts), torch.tensor([label[key] for key in keys]), tuple(keys), model.fingerprint)
+        z, keys, self.skipped = encode_photos([entry for entry, _ in labelled], model, self.source)
+        return Examples(z, torch.tensor([label[key] for key in keys]), tuple(keys), model.fingerprint)
 
     def print_result(self, space: LabelSpace) -> None:
-        """Print what the examples changed, and what could not be read."""
-        for key, reason in self.skipped:
-            output.print_skipped(key, reason)
+        """Print what the examples changed."""
         examples = space.examples
         if examples is None:
             output.warn(

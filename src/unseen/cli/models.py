@@ -11,8 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from unseen.cli import options, output
-from unseen.errors import EncoderError, check_choice
-from unseen.install import extra_command
+from unseen.errors import EncoderError, check_choice, extra_command
 
 if TYPE_CHECKING:
     from unseen.encoders.catalogue import Model

@@ -57,9 +57,6 @@ SavedState = Annotated[Path, typer.Option("--state", help="State file of `unseen
 Recall = Annotated[
     float | None, typer.Option(help="Share of known images that the threshold should accept (default: 0.95).", **MORE)
 ]
-Threshold = Annotated[
-    float | None, typer.Option(help="Fixed threshold: the margin from which an image is called known.", **MORE)
-]
 Calibrate = Annotated[
     str | None,
     typer.Option(

@@ -175,35 +175,28 @@ class Format(NamedTuple):
         opened = self.path.open("w", encoding="utf-8", newline="") if self.path else nullcontext(sys.stdout)
         with opened as file:
             every = self._lines(file, widths(width, key, name))
-            if not self.only:
-                yield every
-                return
             # of the verdicts that are wanted; the reason of a skipped input then goes to stderr
-            yield Lines(lambda record: record["verdict"] in self.only and every.verdict(record), print_skipped)
+            wanted = Lines(lambda record: record["verdict"] in self.only and every.verdict(record), print_skipped)
+            yield wanted if self.only else every
 
     def _lines(self, file: TextIO, columns: "Widths") -> Lines:
         if self.as_json:
             return Lines(
                 lambda record: emit(record, file), lambda key, reason: emit({"key": key, "skipped": reason}, file)
             )
-        if self.as_csv:
-            return _csv_table(file, self.fields)
-        return Lines(
-            lambda record: print(verdict_line(record, columns), file=file),
-            lambda key, reason: print(skipped_line(key, reason, columns), file=file),
-        )
+        if not self.as_csv:
+            return Lines(
+                lambda record: print(verdict_line(record, columns), file=file),
+                lambda key, reason: print(skipped_line(key, reason, columns), file=file),
+            )
+        table = csv.DictWriter(file, self.fields, extrasaction="ignore")
+        table.writeheader()
 
+        def skipped(key: str, reason: str) -> None:
+            table.writerow({"key": as_text_cell(key), "verdict": "skipped"})
+            print_skipped(key, reason)
 
-def _csv_table(file: TextIO, fields: Sequence[str]) -> Lines:
-    """A table for spreadsheets; the reason of a skipped input goes to stderr."""
-    table = csv.DictWriter(file, fields, extrasaction="ignore")
-    table.writeheader()
-
-    def skipped(key: str, reason: str) -> None:
-        table.writerow({"key": as_text_cell(key), "verdict": "skipped"})
-        print_skipped(key, reason)
-
-    return Lines(lambda record: table.writerow({name: as_text_cell(cell) for name, cell in record.items()}), skipped)
+        return Lines(lambda one: table.writerow({name: as_text_cell(cell) for name, cell in one.items()}), skipped)
 
 
 class Widths(NamedTuple):
@@ -265,24 +258,14 @@ def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:
         name = without_middle(name, columns.name - len(before + after))
     name = _padded(f"{before}{name}{after}", columns.name)
     p_known = "?" if record["p_known"] is None else f"{100 * record['p_known']:.0f}"
-    verdict = f"{record['verdict']:<8}  {name}  {p_known:>3} %{_likely(record, columns)}{_said(record)}"
+    verdict = f"{record['verdict']:<8}  {name}  {p_known:>3} %"
+    if columns.likely and "likely" in record:  # what it may be
+        words = f"   or: {printable(record['likely'])}"
+        verdict += without_middle(words, columns.likely) if columns.is_cut else words
+    if "detector" in record:  # what one said of a region
+        score = "" if record["detector_score"] is None else f" {record['detector_score']:.2f}"
+        verdict += f"   detector: {printable(record['detector'])}{score}{'' if record['agrees'] else ', disagrees'}"
     return f"{key}\n  {verdict}" if columns.is_narrow else f"{_padded(key, columns.key)} {verdict}"
-
-
-def _likely(record: Record, columns: Widths) -> str:
-    """What an image may be that is not known, behind the verdict."""
-    if not columns.likely or "likely" not in record:
-        return ""
-    words = f"   or: {printable(record['likely'])}"
-    return without_middle(words, columns.likely) if columns.is_cut else words
-
-
-def _said(record: Record) -> str:
-    """What a detector said of a region, behind the verdict."""
-    if "detector" not in record:
-        return ""
-    score = "" if record["detector_score"] is None else f" {record['detector_score']:.2f}"
-    return f"   detector: {printable(record['detector'])}{score}{'' if record['agrees'] else ', disagrees'}"
 
 
 def skipped_line(key: str, reason: str, columns: Widths) -> str:

@@ -24,6 +24,7 @@ from unseen.encoders.base import WindowEncoder
 from unseen.errors import DataError, EncoderError, SettingError
 from unseen.images import Image, read_entries
 from unseen.images.boxes import Attributes, BoxFile, read_boxes
+from unseen.images.decode import jpeg_thumbnail
 from unseen.images.regions import Box, Region, RegionEntries, region_entries, split_key, window_entries, windows
 from unseen.report.stream_page import NUMBERS, MarkedPhoto, MarkedRegion, StreamLog
 from unseen.storage.files import replacing
@@ -50,12 +51,18 @@ class RegionRun:
         cls,
         photos: list[str],
         boxes: Path | None,
-        pad: float,
+        pad: str,
         grid: int | None,
         file: Path | None,
         keep: bool | None,
     ) -> RegionRun | None:
         """The regions that the options ask for, None where they ask for whole photos."""
+        try:
+            share = float(pad.removesuffix("%")) / (100 if pad.endswith("%") else 1)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            raise SettingError(f"expected --pad from 0% to 100%, got {pad!r}; pass 10%")
         if boxes is not None and grid is not None:
             raise SettingError("expected --boxes or --windows, got both; pass one of them")
         if boxes is None and keep is not None:
@@ -68,7 +75,7 @@ class RegionRun:
         target = file if file and is_of_form(file, source) else None
         if keep is not None and target is None:
             raise SettingError(f"expected -o with a place for the boxes, got none; add -o {beside(boxes)}")
-        entries, names = region_entries(photos, source.regions, pad=pad)
+        entries, names = region_entries(photos, source.regions, pad=share)
         if rest := len(source.photos) - len(set(names.values())):
             output.warn(f"{rest:,} of {len(source.photos):,} photos in {boxes} are not among these photos")
         return cls(entries, None, source, names, target, keep)
@@ -118,11 +125,6 @@ class RegionRun:
             found |= {"detector": region.label, "detector_score": region.score, "agrees": agrees}
         return found
 
-    @property
-    def disagreements(self) -> int:
-        """How many verdicts are others than the detector's."""
-        return sum(not one.get("agrees", True) for one in self.records.values())
-
     def marked(self) -> list[MarkedPhoto]:
         """Photos with their regions, as a report draws them: those with most unknown regions, read again."""
         regions: dict[str, list[MarkedRegion]] = {}
@@ -132,7 +134,11 @@ class RegionRun:
         order = sorted(regions, key=lambda photo: -sum(one.verdict == UNKNOWN for one in regions[photo]))
         chosen = [self.entries.photos[self.entries.places[photo]] for photo in order[: NUMBERS.photos]]
         images = (image for batch in read_entries(chosen, size=8) for image in batch)
-        return [MarkedPhoto.of_image(image, regions[image.path]) for image in images]
+        side = NUMBERS.photo_side
+        return [
+            MarkedPhoto(one.path, jpeg_thumbnail(one.pixels, side), one.pixels.size, regions[one.path])
+            for one in images
+        ]
 
     def finish(self, state: Path | None, log: StreamLog | None) -> None:
         """Write the boxes back, keep them beside the state and for the report; say how often the detector disagrees."""
@@ -144,7 +150,8 @@ class RegionRun:
         if state:
             keep_boxes(state, {key: self.entries.at(key) for key in self.records})
         if any("agrees" in one for one in self.records.values()):
-            output.say(f"the detector disagrees on {self.disagreements:,} of {len(self.records):,} boxes")
+            others = sum(not one.get("agrees", True) for one in self.records.values())
+            output.say(f"the detector disagrees on {others:,} of {len(self.records):,} boxes")
 
     def _keys(self) -> list[str | None]:
         """The key of each row of the file, None for one on a photo that is not among these."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ from torch import Tensor
 from unseen import Session
 from unseen.alarm import StreamAlarms
 from unseen.cli import output
-from unseen.cli.calibration import KnownImages, threshold_in_words
+from unseen.cli.calibration import KnownImages
+from unseen.cli.session import threshold_in_words
 from unseen.encoders import Encoder
 from unseen.features import FeatureCache, Features, stream_images
 from unseen.images import Entry, Image
@@ -84,7 +86,7 @@ class Run:
 
     session: Session
     lines: output.Lines
-    state: Path | None = None  # where the session is saved; None where nothing is kept
+    state: Path | None = None  # where the session is saved; None where nothing is kept, or may change
     mark: str = ""  # of the state file, read before the session was loaded
     learn: bool = True
     known_images: KnownImages | None = None  # to calibrate with as the stream grows
@@ -102,11 +104,7 @@ class Run:
     is_stopped: bool = False
     started: float = field(default_factory=time.perf_counter)
     next_save: float = 0.0  # moment before which the state is not saved again
-
-    def __post_init__(self) -> None:
-        """Remember what had been learned before."""
-        self.keeps = self.state if self.learn else None
-        self.taught_before = self.taught
+    taught_before: int = 0  # images that the session had learned from
 
     @property
     def taught(self) -> int:
@@ -130,10 +128,10 @@ class Run:
         What has an end is judged at its end, by everything learned. Nobody else changes the state meanwhile.
         """
         waiting: list[Judged] = []
-        start = self.session.snapshot
-        with locked(self.keeps) if self.keeps else nullcontext():
-            if self.keeps:
-                check_unchanged(self.keeps, self.mark)
+        start, self.taught_before = self.session.snapshot, self.taught
+        with locked(self.state) if self.state else nullcontext():
+            if self.state:
+                check_unchanged(self.state, self.mark)
             try:
                 with output.progress(unit) as bar:
                     task = bar.add_task("judge", total=total, rate="")
@@ -160,39 +158,35 @@ class Run:
     def judge(self, step: Step) -> Judged:
         """A step with the verdicts on it, learning from what is new unless `learn` is False."""
         self.skipped += len(step.inputs) - len(step.keys)
-        jpegs = self._thumbnails(step.images)
+        side = 2 * stream_page.NUMBERS.side
+        jpegs = [jpeg_thumbnail(image.pixels, side, quality=72) for image in step.images] if self.log else []
         if step.z is None:
             return Judged(step._replace(images=()), None, torch.zeros(0, dtype=torch.bool), jpegs)
-        is_new = self._claim(step)
-        if not self.learn or not is_new.any():
-            verdicts = self.session.score(step.z)
-        elif is_new.all():
-            verdicts = self.session.observe(step.z, step.keys)
-        else:
-            verdicts = self._judge_mixed(step.z, step.keys, is_new)
-        self.repeated += self._count_examples(step.z)
+        is_new = torch.full((len(step.keys),), self.learn)
+        if self.learned and self.learn:
+            is_new = self.learned.claim(step.images, self.seen)
+            self.learned_before += int((~is_new).sum())
+        keys = list(compress(step.keys, is_new.tolist()))
+        parts = [self.session.observe(step.z[is_new], keys)] if keys else []
+        verdicts = in_order(is_new, parts + ([self.session.score(step.z[~is_new])] if not is_new.all() else []))
+        labels = self.session.detector.labels
+        if copies := [one.contains(step.z) for one in (labels.examples, labels.spared) if one is not None]:
+            self.repeated += int(torch.stack(copies).any(0).sum())
         self.judged += len(verdicts)
         return Judged(step._replace(images=()), verdicts, is_new, jpegs)
 
     def _judged_again(self, waiting: Sequence[Judged], start: Snapshot) -> list[Judged]:
         """The steps with verdicts by everything learned; the threshold is set by the new margins of what is new."""
-        steps = [one for one in waiting if one.step.z is not None]
-        if not steps:
+        if not (rows := [one.step.z for one in waiting if one.step.z is not None]):
             return list(waiting)
-        z, is_new = (
-            torch.cat([one.step.z for one in steps if one.step.z is not None]),
-            torch.cat([one.is_new for one in steps]),
-        )
-        new, old = is_new.nonzero().flatten(), (~is_new).nonzero().flatten()
-        parts = [self.session.rejudge(z[new], since=start)] if len(new) else []
-        parts += [self.session.score(z[old])] if len(old) else []
-        verdicts, place, found = Verdicts.joined(parts).select(torch.cat([new, old]).argsort()), 0, []
-        for one in waiting:
-            count = len(one.is_new)
-            some = verdicts.select(torch.arange(place, place + count)) if count else None
-            found.append(one._replace(verdicts=some))
-            place += count
-        return found
+        z, is_new = torch.cat(rows), torch.cat([one.is_new for one in waiting])
+        parts = [self.session.rejudge(z[is_new], since=start)] if is_new.any() else []
+        verdicts = in_order(is_new, parts + ([self.session.score(z[~is_new])] if not is_new.all() else []))
+        places = torch.arange(len(z)).split([len(one.is_new) for one in waiting])
+        return [
+            one._replace(verdicts=verdicts.select(own) if len(own) else None)
+            for one, own in zip(waiting, places, strict=True)
+        ]
 
     def show(self, judged: Judged) -> None:
         """Print the verdicts on a step, and what was skipped, in order of arrival."""
@@ -200,7 +194,10 @@ class Run:
         records = iter(()) if verdicts is None else self._records(step, verdicts)
         if verdicts is not None:
             self.counts.update(verdicts.counts)
-            self._alarm(verdicts)
+            if self.alarms:  # verdicts by a threshold that warms up do not count
+                outcome = torch.where(verdicts.unknown, len(verdicts.names), verdicts.label)[~verdicts.warming]
+                for words in self.alarms.add(outcome.cpu().numpy(), names=len(verdicts.names)):
+                    output.err.print(f"[bold red]alarm[/] at image {self.counts.total():,}: {words}")
             if self.log:  # else memory would grow with the stream
                 self.log.add(step.keys, verdicts, jpegs or [None] * len(verdicts))
         for key, reason in step.inputs:
@@ -219,39 +216,6 @@ class Run:
         for row, record in enumerate(verdicts.records(step.keys)):
             yield record | {"likely": likely[row]} if row in likely else record
 
-    def _alarm(self, verdicts: Verdicts) -> None:
-        """Print the alarms that verdicts raise; those by a threshold that warms up do not count."""
-        if self.alarms:
-            outcome = torch.where(verdicts.unknown, len(verdicts.names), verdicts.label)[~verdicts.warming]
-            for words in self.alarms.add(outcome.cpu().numpy(), names=len(verdicts.names)):
-                output.err.print(f"[bold red]alarm[/] at image {self.counts.total():,}: {words}")
-
-    def _thumbnails(self, images: Sequence[Image]) -> list[bytes]:
-        return (
-            [jpeg_thumbnail(image.pixels, 2 * stream_page.NUMBERS.side, quality=72) for image in images]
-            if self.log
-            else []
-        )
-
-    def _claim(self, step: Step) -> Bool[Tensor, " T"]:
-        """Which samples the state has not learned yet; they are noted as learned."""
-        if self.learned is None or not self.learn:
-            return torch.ones(len(step.keys), dtype=torch.bool)
-        is_new = self.learned.claim(step.images, self.seen)
-        self.learned_before += int((~is_new).sum())
-        return is_new
-
-    def _judge_mixed(self, z: Float[Tensor, "T d"], keys: Sequence[str], is_new: Bool[Tensor, " T"]) -> Verdicts:
-        new, old = is_new.nonzero().flatten(), (~is_new).nonzero().flatten()
-        parts = [self.session.observe(z[new], [keys[i] for i in new.tolist()]), self.session.score(z[old])]
-        return Verdicts.joined(parts).select(torch.cat([new, old]).argsort())
-
-    def _count_examples(self, z: Float[Tensor, "T d"]) -> int:
-        """How many images are examples as well."""
-        labels = self.session.detector.labels
-        found = [one.contains(z) for one in (labels.examples, labels.spared) if one is not None]
-        return int(torch.stack(found).any(0).sum()) if found else 0
-
     def save_when_due(self) -> None:
         """Save the state, unless saving would then have taken more than its share of the time since the last."""
         if (began := time.perf_counter()) < self.next_save:
@@ -261,11 +225,11 @@ class Run:
         self.next_save = ended + (ended - began) / self.saving_share
 
     def save(self) -> None:
-        """Save the record of what was learned, then the state, if it has a file and may change."""
-        if self.keeps and self.learned:
-            self.learned.save()
-        if self.keeps:
-            self.session.save(self.keeps)
+        """Save the record of what was learned, then the state, if it has a file."""
+        if self.state:
+            if self.learned:
+                self.learned.save()
+            self.session.save(self.state)
 
     def finish(self, report: Path | None, *, title: str, as_json: bool) -> typer.Exit:
         """Write the report, print the summary, and return what ends the command: 1 where something was skipped."""
@@ -290,7 +254,7 @@ class Run:
             counts |= {"threshold": self.session.threshold, "recall_interval": self.session.recall_interval}
             counts |= {"stopped": self.is_stopped}
             counts |= {"alarm": self.alarms.shown()} if self.alarms else {}
-            saved = {name: path and str(path) for name, path in (("state", self.keeps), ("report", report))}
+            saved = {name: path and str(path) for name, path in (("state", self.state), ("report", report))}
             output.emit({"summary": counts, "images_per_second": round(self.rate, 2), **saved})
             return
         shown = *VERDICTS, "skipped", "not_images", "learned_before"
@@ -298,8 +262,14 @@ class Run:
         parts += [threshold_in_words(self.session)] if self.seen else []
         parts += ["stopped: what is printed is kept"] if self.is_stopped else []
         parts += [f"report in {report}"] if report else []
-        parts += ["state saved"] if self.keeps else []
+        parts += ["state saved"] if self.state else []
         output.say(" · ".join(parts))
+
+
+def in_order(is_new: Bool[Tensor, " T"], parts: Sequence[Verdicts]) -> Verdicts:
+    """The verdicts on samples in their order, of those on the new ones and on the others."""
+    rows = torch.cat([is_new.nonzero().flatten(), (~is_new).nonzero().flatten()])
+    return parts[0] if len(parts) == 1 else Verdicts.joined(parts).select(rows.argsort())
 
 
 @dataclass

@@ -34,16 +34,8 @@ def score(
             help="Column that says which stream a sample belongs to; --state is then a folder.", metavar="COLUMN"
         ),
     ] = None,
-    recall: options.Recall = None,
-    threshold: options.Threshold = None,
-    calibrate: options.Calibrate = None,
     live: options.Live = False,
-    alarm: options.Alarm = None,
     learn: options.Learn = True,
-    time: Annotated[
-        str | None,
-        typer.Option(help="With --by and -o: column with the time of each sample; else today.", **options.MORE),
-    ] = None,
     ray: options.Ray = None,
     table: Annotated[
         str | None,
@@ -58,13 +50,18 @@ def score(
 
     `unseen score table.parquet --space space.safetensors --by camera --ray auto` scores each camera's samples as a
     stream of their own, many at once.
+
+    Photos or features of your names then set the threshold of a state: `unseen calibrate known/ --state ...`
     """
     if by is not None:
-        _refuse_with_by(calibrate=calibrate, alarm=alarm, table=table)
+        if table:
+            raise SettingError("expected --by without --table, which is for a single stream; leave one out")
+        from unseen import LabelSpace, SessionSpec, keyed
         from unseen.cli import session, streams
 
-        given = streams.StreamOptions(features, space, by, state, file, time, ray, learn, live)
-        streams.score(given, session.SessionOptions(detector, recall, threshold), as_json=as_json)
+        spec = SessionSpec(LabelSpace.load(space), session.detector_name(detector))
+        job = keyed.StreamJob(spec, learn=learn, live=live, keep_state=learn and state is not None)
+        streams.score(job, features, by, state=state, target=file, ray=ray, as_json=as_json)
         return
     form = output.Format.of(as_json=as_json, path=Path(file) if file else None)
     output.check_folders(state)
@@ -72,38 +69,25 @@ def score(
         raise SettingError("expected --by COLUMN with --ray, got none: one stream is one scan; leave --ray out")
 
     from unseen import LabelSpace
-    from unseen.alarm import StreamAlarms, UnknownRateAlarm
-    from unseen.cli import calibration, run, session
+    from unseen.cli import run, session
     from unseen.features import load_features
     from unseen.features.postgres import VectorTable
     from unseen.storage.files import content_mark
 
-    chosen, mark = session.SessionOptions(detector, recall, threshold, calibrate), content_mark(state)
-    labels = LabelSpace.load(space)
-    judge = chosen.session(labels, state)
-    source = calibration.KnownSource.find(calibrate, calibration.CalibrationOptions(recall)) if calibrate else None
-    images = source.read(labels) if source else None
+    mark, labels = content_mark(state), LabelSpace.load(space)
+    judge = session.session_of_run(labels, state, detector)
     if not learn and state is None:
         output.say("nothing learned yet: --no-learn without --state scores with the frozen text")
     vectors, judged = VectorTable.find(features, table) if table else None, list[output.Record]()
     samples = vectors.read() if vectors else load_features(features)
-    alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
     columns = {"key": output.longest(samples.keys), "name": output.longest(labels.names)}
     with form.lines(**columns) as lines:
         lines = output.both(lines, judged.append) if vectors else lines
-        stream = run.Run(judge, lines, state, mark, learn, images, alarms, live=live)
-        if images:
-            session.calibrate(judge, images)
+        stream = run.Run(judge, lines, state if learn else None, mark, learn, live=live)
         stream.go(run.feature_steps(samples, size=BATCH), unit="samples", total=len(samples))
     if vectors:
         vectors.write(judged)
     raise stream.finish(None, title=f"unseen score: {features}", as_json=as_json)
-
-
-def _refuse_with_by(**given: object) -> None:
-    """Refuse options of a single stream."""
-    if wrong := [f"--{name}" for name, value in given.items() if value]:
-        raise SettingError(f"expected --by without {', '.join(wrong)}, which are for a single stream; leave one out")
 
 
 def calibrate(
@@ -126,7 +110,8 @@ def calibrate(
     they alone set it: calibrate again after the state has learned from many new images.
     """
     from unseen.cli import spaces
-    from unseen.cli.calibration import CalibrationOptions, KnownSource, calibration_lines
+    from unseen.cli.calibration import CalibrationOptions, KnownSource
+    from unseen.cli.session import calibration_lines
     from unseen.storage.files import check_unchanged, content_mark, locked
 
     mark, source = content_mark(state), KnownSource.find(known, CalibrationOptions(recall, guarantee, keep_odd))
@@ -145,7 +130,7 @@ def calibrate(
     if as_json:
         row = {**found._asdict(), "odd": [images.keys[one] for one in found.odd], "guarantee": guarantee}
         called = {"would_call_known": now, "before": before, "of": kept}
-        output.emit({"calibration": row | called, "skipped": len(images.skipped), "state": str(state)})
+        output.emit({"calibration": row | called, "skipped": images.skipped, "state": str(state)})
     else:
         for line in calibration_lines(session, found):
             output.say(line)

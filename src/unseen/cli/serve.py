@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,7 +67,15 @@ def serve(
         behind_proxy=behind_proxy,
         compute=others["threads"],
     )
-    run(chosen, port=port, demo=demo, announce=partial(_announce, data=data, as_json=as_json))
+
+    def announce(sentence: str) -> None:
+        """Print where the service listens."""
+        if as_json:
+            output.emit({"url": next(word for word in sentence.split() if "://" in word), "data": str(data)})
+        else:
+            output.say(sentence)
+
+    run(chosen, port=port, demo=demo, announce=announce)
 
 
 def read_settings(given: Sequence[str], *defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -92,14 +99,6 @@ def read_settings(given: Sequence[str], *defaults: Mapping[str, Any]) -> list[di
     return found
 
 
-def _announce(sentence: str, *, data: Path, as_json: bool) -> None:
-    """Print where the service listens."""
-    if as_json:
-        output.emit({"url": next(word for word in sentence.split() if "://" in word), "data": str(data)})
-    else:
-        output.say(sentence)
-
-
 def keys(
     action: Annotated[str, typer.Argument(help=f"One of: {', '.join(ACTIONS)}.")] = "list",
     key: Annotated[str, typer.Argument(help="The id of the key to revoke or rotate: unseen_ID_...")] = "",
@@ -119,6 +118,7 @@ def keys(
     service notices at once.
     """
     from unseen.serve.http.auth import ApiKeys
+    from unseen.serve.http.log import AUDIT, append, line
 
     check_choice("an action", action, ACTIONS)
     kept = ApiKeys(data)
@@ -137,7 +137,7 @@ def keys(
         if as_json:
             output.emit({"revoked": key})
     if action != "list":
-        _note(data, action, key)
+        append(data / "logs" / AUDIT, line(action=f"keys {action}", key=key))  # where the service notes its own
 
 
 def _print_key(key: str, about: Mapping[str, str], *, as_json: bool) -> None:
@@ -159,23 +159,14 @@ def _print_keys(kept: Any, data: Path, *, as_json: bool) -> None:
             print(f"{key.id}  {key.scope:<8} {key.owner}{ends}")
 
 
-def _note(data: Path, action: str, key: str) -> None:
-    """Note a change of keys where the service notes its own changes."""
-    from unseen.serve.http.log import AUDIT, append, line
-
-    append(data / "logs" / AUDIT, line(action=f"keys {action}", key=key))
-
-
-def _seconds(text: str) -> float:
-    """A duration such as 30m, 12h or 90d in seconds."""
+def _ends(text: str) -> float:
+    """When a duration such as 30m, 12h or 90d is over; 0 for never."""
+    if not text:
+        return 0.0
     found = re.fullmatch(r"(\d+)([smhd])", text)
     if not found:
         raise SettingError(f"expected a duration such as 30m, 12h or 90d, got {text!r}; write a number and a unit")
-    return int(found[1]) * UNITS[found[2]]
-
-
-def _ends(text: str) -> float:
-    return time.time() + _seconds(text) if text else 0.0
+    return time.time() + int(found[1]) * UNITS[found[2]]
 
 
 def backup(

@@ -7,80 +7,67 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unseen import LabelSpace, Session, detectors, encoders
-from unseen.checkpoint import features_folder
 from unseen.cli import output, spaces
-from unseen.cli.calibration import CalibrationOptions, KnownImages, KnownSource, calibration_lines
+from unseen.cli.calibration import CalibrationOptions, KnownImages, KnownSource
 from unseen.cli.known import ExampleImages, without_odd
 from unseen.encoders import Encoder
-from unseen.errors import EncoderError, SettingError
-from unseen.features import FeatureCache
+from unseen.errors import SettingError
 from unseen.report.stream_page import about
-from unseen.spec import SessionSpec
-from unseen.threshold import Adaptive, Calibrated, Fixed, ThresholdRule
+from unseen.threshold import Adaptive, Calibrated, Calibration
+from unseen.threshold.base import check_recall
+from unseen.threshold.calibrated import fewest_images, recall_interval
+
+BUYS = (20, 50, 200)  # numbers of images whose spread is printed
+UNSURE = 0.15  # of recall that may be missing before the summary asks for known photos
 
 
 @dataclass(frozen=True)
-class SessionOptions:
-    """The options of a session; None where the command line leaves one out."""
+class RunOptions:
+    """What a command line says of a run over images; None where it leaves an option out."""
 
+    labels: Path | None = None
+    label: list[str] | None = None
+    space: Path | None = None
+    examples: str | None = None
+    encoder: str | None = None
+    device: str | None = None
+    never: Sequence[str] = ()
     detector: str | None = None
     recall: float | None = None
-    threshold: float | None = None
     calibrate: str | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse what no command can run, before anything slow has begun."""
-        if self.recall is not None and self.threshold is not None:
-            raise SettingError("expected --recall or --threshold, got both; a fixed threshold aims at no recall")
-        if self.calibrate is not None and self.threshold is not None:
-            raise SettingError("expected --calibrate or --threshold, got both; known images set the threshold")
-        if self.detector and ":" in self.detector:
-            object.__setattr__(self, "detector", _register_own(self.detector))
-        if self.kind.parts:
-            raise SettingError(f"expected a detector that reads whole images, got {self.detector!r}; leave it out")
-        _ = self.rule
 
-    @property
-    def kind(self) -> type[detectors.Detector[Any]]:
-        """The class of the detector."""
-        return detectors.find(self.detector or detectors.DEFAULT)
+def session_of_run(
+    labels: LabelSpace, state: Path | None, detector: str | None, *, recall: float | None = None, is_told: bool = False
+) -> Session:
+    """A new session, or the one that `state` was saved by; refuse options that it was not learned with.
 
-    @property
-    def rule(self) -> ThresholdRule[Any] | None:
-        """The threshold rule of the options, None where they have none."""
-        if self.threshold is not None:
-            return Fixed(self.threshold)
-        return None if self.recall is None else Adaptive(self.recall)
+    Where calibration photos come with them, a calibrated rule may get another recall.
+    """
+    if state is None or not state.exists():
+        return Session(detectors.make(detector_name(detector), labels), None if recall is None else Adaptive(recall))
+    saved = Session.load(state, labels)
+    is_set_anew = is_told and isinstance(saved.rule, Calibrated)
+    for option, given, kept in (
+        ("--detector", detector and detectors.find(detector_name(detector)).name, saved.detector.name),
+        ("--recall", None if is_set_anew else recall, getattr(saved.rule, "recall", None)),
+    ):
+        if given not in (None, kept):
+            raise SettingError(f"expected {option} as {state} was learned with, {kept}, got {given}; leave it out")
+    return saved
 
-    def spec(self, labels: LabelSpace) -> SessionSpec:
-        """The description of a new session."""
-        rule = self.rule or Adaptive()
-        return SessionSpec(
-            labels, self.detector or detectors.DEFAULT, threshold=rule.name, threshold_settings=rule.settings
-        )
 
-    def session(self, labels: LabelSpace, state: Path | None) -> Session:
-        """A new session, or the one that `state` was saved by; refuse options that it was not learned with."""
-        if state is None or not state.exists():
-            return Session(detectors.make(self.detector or detectors.DEFAULT, labels), self.rule)
-        saved = Session.load(state, labels)
-        detector = self.detector and detectors.find(self.detector).name
-        rule = self.rule and self.rule.for_detector(in_nats=saved.detector.in_nats)
-        for option, given, kept in (
-            ("--detector", detector, saved.detector.name),
-            ("--recall and --threshold", rule, saved.rule),
-        ):
-            if given not in (None, kept) and not self._fits_calibrated_rule(kept):
-                raise SettingError(f"expected {option} as {state} was learned with, {kept}, got {given}; leave it out")
-        return saved
-
-    def _fits_calibrated_rule(self, kept: object) -> bool:
-        """Whether the options fit a calibrated rule: its own recall, or any with images to calibrate again."""
-        return isinstance(kept, Calibrated) and (self.calibrate is not None or self.recall == kept.recall)
+def detector_name(given: str | None) -> str:
+    """What the detector of a run is called: one of your own, `module:Class`, is registered; one of parts is refused."""
+    name = _register_own(given) if given and ":" in given else given or detectors.DEFAULT
+    if detectors.find(name).parts:
+        raise SettingError(f"expected a detector that reads whole images, got {given!r}; leave it out")
+    return name
 
 
 def _register_own(name: str) -> str:
@@ -98,19 +85,6 @@ def _register_own(name: str) -> str:
     return detectors.register(kind)
 
 
-@dataclass(frozen=True)
-class NameOptions:
-    """The options that say what is known, and by which encoder; None where the command line leaves one out."""
-
-    labels: Path | None = None
-    label: list[str] | None = None
-    space: Path | None = None
-    examples: str | None = None
-    encoder: str | None = None
-    device: str | None = None
-    never: Sequence[str] = ()
-
-
 class Start(NamedTuple):
     """What a run over images begins with."""
 
@@ -120,44 +94,41 @@ class Start(NamedTuple):
     skipped: int  # examples and calibration photos that could not be read
 
 
-def prepare(given: NameOptions, chosen: SessionOptions, state: Path | None) -> Start:
+def prepare(given: RunOptions, state: Path | None) -> Start:
     """The session and the encoder that the options ask for; what can be refused is, before anything is encoded."""
-    known = KnownSource.find(chosen.calibrate, CalibrationOptions(chosen.recall)) if chosen.calibrate else None
+    detector = detector_name(given.detector)
+    if given.recall is not None:
+        check_recall(given.recall)
+    known = KnownSource.find(given.calibrate, CalibrationOptions(given.recall)) if given.calibrate else None
     has_names = bool(given.labels or given.label or given.examples)
     saved = spaces.saved_space(given.space, state, has_names=has_names)
     taught = ExampleImages.find(given.examples, saved=saved, state=state) if given.examples else None
-    names = names_of(given.labels, given.label, taught, saved)
+    names: list[str] = []  # of a saved space, or to be checked against it
+    if given.labels or given.label or not (saved or taught):
+        names = spaces.names_from_options(given.labels, given.label)
+    elif taught and not saved:
+        names = list(taught.folders)
+    if taught:
+        taught.check_names(names or (saved.names if saved else names))
     if not saved:
-        chosen.kind.check_counts(len(names), 1)
+        detectors.find(detector).check_counts(len(names), 1)
     model = encoders.load_encoder(given.encoder or (saved.encoder if saved else "offline"), device=given.device)
     if saved:
         spaces.check_space(saved, names, model, never=given.never)
     space = saved or spaces.make_space(names, model, never=given.never)
     if taught:
         space = taught.teach(space, model)
-    session = chosen.session(space, state)
+    opened = partial(
+        session_of_run, state=state, detector=given.detector, recall=given.recall, is_told=given.calibrate is not None
+    )
+    session = opened(space)
     if taught and (alike := without_odd(session)):
-        session = chosen.session(alike, state)
+        session = opened(alike)
     images = known.read(space, model) if known else None
     output.say(about(session))
     if images:
         calibrate(session, images)
-    return Start(session, model, images, sum(len(one.skipped) for one in (taught, images) if one))
-
-
-def names_of(
-    path: Path | None, given: list[str] | None, examples: ExampleImages | None, saved: LabelSpace | None
-) -> list[str]:
-    """The names that are given, else those of the folders of examples, else none where a space is saved."""
-    if path or given:
-        names = spaces.names_from_options(path, given)
-    elif saved:
-        names = []
-    else:
-        names = list(examples.folders) if examples else spaces.names_from_options(None, None)
-    if examples:
-        examples.check_names(names or saved.names if saved else names)
-    return names
+    return Start(session, model, images, sum(one.skipped for one in (taught, images) if one))
 
 
 def calibrate(session: Session, images: KnownImages) -> None:
@@ -167,12 +138,31 @@ def calibrate(session: Session, images: KnownImages) -> None:
         output.say(line)
 
 
-def vector_cache(state: Path | None, model: Encoder) -> FeatureCache | None:
-    """Where vectors are kept, beside the state; None without one."""
-    if state is None:
-        return None
-    try:
-        return FeatureCache(features_folder(state), model)
-    except EncoderError as error:
-        output.warn(f"{error}; nothing is kept")
-        return None
+def calibration_lines(session: Session, found: Calibration) -> list[str]:
+    """What a calibration does, and what a guarantee promises, costs here and would gain from more images."""
+    if not isinstance(session.rule, Calibrated):
+        return [f"{found.images:,} photos of known names · {threshold_in_words(session)}"]
+    buys = {n: recall_interval(n, found.recall) for n in BUYS if n >= fewest_images(found.recall)}
+    return [
+        f"guaranteed by {found.images:,} photos: a new known image is kept with probability at least "
+        f"{100 * found.recall:g} %; in nine of ten calibrations with {found.images:,} photos the share of all known "
+        f"images kept lies between {100 * found.low:.1f} and {100 * found.high:.1f} %",
+        *(f"  {n:>4} photos: {100 * low:.1f} to {100 * high:.1f} %" for n, (low, high) in buys.items()),
+    ]
+
+
+def threshold_in_words(session: Session) -> str:
+    """The threshold of a session, and what its rule does: what share of the known images it keeps."""
+    rule, interval, words = session.rule, session.recall_interval, session.rule.name
+    if isinstance(rule, Calibrated):
+        ago = int(session.snapshot.tally.seen - session.snapshot.threshold.at)
+        when = f" {ago:,} images ago" if ago else ""
+        words = f"keeps at least {100 * rule.recall:g} % of known: guaranteed by {rule.images:,} photos{when}"
+    elif isinstance(rule, Adaptive) and interval is None:
+        words = f"aims at {100 * rule.recall:g} % of known; a guess with {session.detector.name}: --calibrate known/"
+    elif isinstance(rule, Adaptive) and interval:
+        low, high = 100 * interval.low, 100 * interval.high
+        words = f"keeps {100 * rule.recall:g} % of known, likely {low:.0f} to {high:.0f} %"
+        if interval.low < rule.recall - UNSURE and not bool(session.snapshot.threshold.told.photos.any()):
+            words += "; surer with photos of your names: --calibrate known/"
+    return f"threshold {session.threshold:z.2f} ({words})"

@@ -8,20 +8,12 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from unseen.cli import output
 from unseen.errors import DataError, SettingError, check_choice
 
 WAYS = ("plan", "link", "copy")
 UNDO = "sorted.jsonl"  # what was made, a line each, written before it is
-
-
-class Place(NamedTuple):
-    """A photo and where it goes."""
-
-    source: Path
-    target: Path
 
 
 def check(folder: Path, way: str) -> None:
@@ -43,8 +35,8 @@ def folder_name(label: str) -> str:
     return written.replace(".", "_") if set(written) == {"."} else written
 
 
-def places(labelled: Iterable[tuple[str, str]], folder: Path) -> Iterator[Place]:
-    """Yield where each key that is a file goes, by its label; of two with one name the second gets a number."""
+def places(labelled: Iterable[tuple[str, str]], folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield each key that is a file and where it goes, by its label; of two with one name the second gets a number."""
     taken: Counter[Path] = Counter()
     for key, label in labelled:
         if (source := Path(key)).is_file():
@@ -53,7 +45,7 @@ def places(labelled: Iterable[tuple[str, str]], folder: Path) -> Iterator[Place]
             while taken[target] > 1 or target.exists():
                 target = target.with_name(f"{source.stem}-{taken[target]}{source.suffix}")
                 taken[target] += 1
-            yield Place(source.absolute(), target.absolute())
+            yield source.absolute(), target.absolute()
 
 
 def put(labelled: Iterable[tuple[str, str]], folder: Path, way: str) -> Counter[str]:
@@ -64,12 +56,12 @@ def put(labelled: Iterable[tuple[str, str]], folder: Path, way: str) -> Counter[
     if way != "plan":
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / UNDO).open("w", encoding="utf-8") as undo:
-            for place in found:
-                undo.write(json.dumps({"from": str(place.source), "to": str(place.target), "way": way}) + "\n")
+            for source, target in found:
+                undo.write(json.dumps({"from": str(source), "to": str(target), "way": way}) + "\n")
                 undo.flush()
-                place.target.parent.mkdir(exist_ok=True)
-                os.symlink(*place) if way == "link" else shutil.copy2(*place)
-    return Counter(place.target.parent.name for place in found)
+                target.parent.mkdir(exist_ok=True)
+                os.symlink(source, target) if way == "link" else shutil.copy2(source, target)
+    return Counter(target.parent.name for _, target in found)
 
 
 def take_back(file: Path) -> tuple[int, int]:

@@ -90,11 +90,12 @@ def encoder_of(space: LabelSpace) -> Encoder:
 
 def make_space(names: Sequence[str], encoder: Encoder, **options: Any) -> LabelSpace:
     """A new label space with its negatives, as in Python; print what is odd about the names."""
-    warn_misspelt(names)
+    if meant := Placed(tuple(names)).misspelt:
+        few = ", ".join(f"{name!r}: did you mean {word!r}?" for name, word in list(meant.items())[:SHOWN])
+        output.warn(f"no words that WordNet has: {few}")
     with output.interruptible():
         space = LabelSpace.build(names, encoder, **options)
     warn_near_duplicates(space)
-    warn_similar_names(space)
     warn_strange(names, encoder)
     return space
 
@@ -133,18 +134,14 @@ def changed_names(before: Sequence[str], after: Sequence[str]) -> str:
 
 
 def warn_near_duplicates(space: LabelSpace) -> None:
-    """Print which negatives nearly repeat a known name."""
+    """Print which negatives nearly repeat a known name, and which names say nearly the same."""
     if pairs := near_duplicates(space):
         few = ", ".join(f"{pair.name} ~ {pair.negative} ({pair.cosine:.2f})" for pair in pairs[:SHOWN])
         output.warn(f"{len(pairs)} negatives nearly repeat a known name: {few}")
-
-
-def warn_similar_names(space: LabelSpace) -> None:
-    """Print which known names say nearly the same: images of one may get the name of the other."""
-    if pairs := similar_names(space):
-        few = ", ".join(f"{one} ~ {other} ({cosine:.2f})" for one, other, cosine in pairs[:SHOWN])
+    if alike := similar_names(space):
+        few = ", ".join(f"{one} ~ {other} ({cosine:.2f})" for one, other, cosine in alike[:SHOWN])
         output.warn(
-            f"{len(pairs)} pair{'s' * (len(pairs) > 1)} of your names say nearly the same, so images of one "
+            f"{len(alike)} pair{'s' * (len(alike) > 1)} of your names say nearly the same, so images of one "
             f"may get the name of the other: {few}; keep one of each"
         )
 
@@ -164,13 +161,6 @@ def warn_strange(names: Sequence[str], encoder: Encoder) -> None:
             f"{count} far from every name that the offline text tower was fitted on: "
             f"{', '.join(unfamiliar[:SHOWN])}; use plainer words, or a real CLIP (docs/offline-encoder.md)"
         )
-
-
-def warn_misspelt(names: Sequence[str]) -> None:
-    """Print which names may be slips of the pen."""
-    if meant := Placed(tuple(names)).misspelt:
-        few = ", ".join(f"{name!r}: did you mean {word!r}?" for name, word in list(meant.items())[:SHOWN])
-        output.warn(f"no words that WordNet has: {few}")
 
 
 def load_vocabulary(words: str, space: LabelSpace) -> Vocabulary:

@@ -7,58 +7,52 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
 
-from unseen import LabelSpace, keyed
+from unseen import keyed
 from unseen.cli import output
-from unseen.cli.session import SessionOptions
 from unseen.features import Features, load_features
 from unseen.scale import cluster
 from unseen.scale import score as scaled
 from unseen.storage.remote import check_bucket, location
 
-
-class StreamOptions(NamedTuple):
-    """What to score, how it is split into streams, and where states and verdicts are kept."""
-
-    features: str
-    space: Path
-    by: str
-    state: Path | None  # a folder
-    output: str | None  # a folder or a URI
-    time: str | None
-    ray: str | None
-    learn: bool
-    live: bool
+TIME = "time"  # column whose day the folders of verdicts are named by; without it today
 
 
-def score(given: StreamOptions, chosen: SessionOptions, *, as_json: bool) -> None:
+def score(
+    job: keyed.StreamJob,
+    features: str,
+    by: str,
+    *,
+    state: Path | None,
+    target: str | None,
+    ray: str | None,
+    as_json: bool,
+) -> None:
     """Score each stream by itself; print the verdicts in the order of the input, or write them as Parquet files.
 
-    States change when all verdicts are out: what failed can be run again.
+    `state` is a folder, `target` a folder or a URI. States change when all verdicts are out: what failed can be run
+    again.
     """
-    spec = chosen.spec(LabelSpace.load(given.space))
-    keeps = given.learn and given.state is not None
-    job = keyed.StreamJob(spec, learn=given.learn, live=given.live, keep_state=keeps)
-    samples = load_features(given.features)
-    times = samples.column(given.time) if given.time else [str(time.time())] * len(samples)
-    keys, days = samples.column(given.by), [keyed.day_of(moment) for moment in times]
+    samples = load_features(features)
+    keys = samples.column(by)
+    times = samples.column(TIME) if TIME in samples.columns else [str(time.time())] * len(samples)
+    days = list(map(keyed.day_of, times)) if target else []
     split = keyed.split(keys)
-    if given.output:
-        check_bucket(location(given.output))
-    with keyed.staged_states(given.state) if given.state and keeps else nullcontext() as keep:
-        states = keyed.read_states(given.state, split) if given.state else {}
-        results = _run(job, split, samples, states, keep, given.ray)
+    if target:
+        check_bucket(location(target))
+    with keyed.staged_states(state) if state and job.keep_state else nullcontext() as keep:
+        states = keyed.read_states(state, split) if state else {}
+        results = _run(job, split, samples, states, keep, ray)
         found = keyed.joined(split, results)
-        if given.output:
-            keyed.write_partitions(location(given.output), found, samples.keys, keys, days)
+        if target:
+            keyed.write_partitions(location(target), found, samples.keys, keys, days)
         else:
-            columns = {"key": output.longest(samples.keys), "name": output.longest(spec.labels.names)}
+            columns = {"key": output.longest(samples.keys), "name": output.longest(job.spec.labels.names)}
             with output.Format(as_json).lines(**columns) as lines:
                 for stream, record in zip(keys, found.records(samples.keys), strict=True):
                     lines.verdict({"key": record["key"], "stream": stream, **record})
     by_key = {result.key: result.summary for result in results}
-    _print_summary([(stream.key, by_key[stream.key]) for stream in split], given.state, as_json=as_json)
+    _print_summary([(stream.key, by_key[stream.key]) for stream in split], state, as_json=as_json)
 
 
 def _run(

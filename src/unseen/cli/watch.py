@@ -54,7 +54,7 @@ def watch(
     from unseen.storage.files import content_mark
 
     mark = content_mark(state)
-    ready = session.prepare(session.NameOptions(labels, label, encoder=encoder), session.SessionOptions(), state)
+    ready = session.prepare(session.RunOptions(labels, label, encoder=encoder), state)
     with form.lines(name=output.longest(ready.session.detector.labels.names)) as lines:
         watcher = Watcher(lines, save_unknown, command, only_changes=not is_folder)
         stream = run.Run(ready.session, output.Lines(watcher.verdict, lines.skipped), state, mark, live=True)
@@ -89,26 +89,22 @@ class Watcher:
 
     def verdict(self, record: output.Record) -> None:
         """Print a verdict that is news, and do what is asked for if it is unknown."""
+        from unseen.images import Image
+
         found = record["verdict"], record["name"]
         if self.only_changes and found == self.told:
             return
         self.told = found
         self.lines.verdict(record)
-        if record["verdict"] == "unknown":
-            saved = self._saved() if self.folder else None
-            if self.command:
-                self._run(json.dumps({**record, "picture": saved and str(saved)}) + "\n")
-
-    def _saved(self) -> Path:
-        assert self.folder is not None
-        assert self.row is not None
-        name = Path(self.row.path).name if self.only_changes else self.row.path  # a folder may have others in it
-        path = self.folder / (re.sub(r"[^\w.-]+", "-", name.removesuffix(".jpg")).lstrip("-") + ".jpg")
-        self.row.pixels.save(path, quality=95)  # type: ignore[union-attr]
-        return path
-
-    def _run(self, record: str) -> None:
-        assert self.command is not None
-        done = subprocess.run(self.command, shell=True, input=record, text=True, check=False)
-        if done.returncode:
-            output.warn(f"the command ended with code {done.returncode}")
+        if record["verdict"] != "unknown":
+            return
+        picture: Path | None = None
+        if self.folder and isinstance(self.row, Image):
+            name = Path(self.row.path).name if self.only_changes else self.row.path  # a folder may have others in it
+            picture = self.folder / (re.sub(r"[^\w.-]+", "-", name.removesuffix(".jpg")).lstrip("-") + ".jpg")
+            self.row.pixels.save(picture, quality=95)
+        if self.command:
+            text = json.dumps({**record, "picture": picture and str(picture)}) + "\n"
+            done = subprocess.run(self.command, shell=True, input=text, text=True, check=False)
+            if done.returncode:
+                output.warn(f"the command ended with code {done.returncode}")

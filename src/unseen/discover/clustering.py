@@ -70,7 +70,9 @@ def average_linkage(x: Float[Tensor, "n d"], *, least_cosine: float = NUMBERS.le
             parent[other] = last
         else:
             chain.append(nearest)
-    return torch.from_numpy(_roots(parent))
+    while not np.array_equal(parent, parent[parent]):  # the cluster that each item ended in
+        parent = parent[parent]
+    return torch.from_numpy(parent)
 
 
 def _join(similarity: np.ndarray, size: np.ndarray, into: int, other: int) -> None:
@@ -81,10 +83,3 @@ def _join(similarity: np.ndarray, size: np.ndarray, into: int, other: int) -> No
     similarity[into] = row
     similarity[:, into] = row
     size[into] = total
-
-
-def _roots(parent: np.ndarray) -> np.ndarray:
-    """The cluster that each item ended in."""
-    while not np.array_equal(parent, parent[parent]):
-        parent = parent[parent]
-    return parent

@@ -21,7 +21,6 @@ from unseen.errors import LabelError, StateError
 from unseen.labels import LabelSpace
 from unseen.labels.edits import Difference, check_new_name, renamed, with_name, without_name
 from unseen.labels.nearest import names_like
-from unseen.reservoir import KeptImages
 from unseen.session import Session
 
 RELABELS = ("promote", "rename", "retire")  # edits that change the label space
@@ -68,8 +67,10 @@ def promote(session: Session, which: int | str, name: str, text: Float[Tensor, "
     check_text_vector(text, labels.dim)
     anchor = anchor_near_images(session, member, text)
     moved = move_to_space(session, with_name(labels, name, anchor, images.features))
-    judged = leave_group(rejudge_images(moved.session, member), member)
+    judged = rejudge_images(moved.session, member)
     now = judged.reservoir.kept
+    left = replace(now, group=now.group.masked_fill(member, 0))  # those left of a promoted group get a new number
+    judged = judged.at(reservoir=judged.reservoir.with_images(left))
     record = {
         "verb": "promote",
         "name": name,
@@ -167,36 +168,21 @@ def undo(session: Session, before: Session | None) -> Edited:
 
 def members(session: Session, which: int | str) -> Bool[Tensor, " n"]:
     """Which kept images belong to a group, or are called by a key; refuse none, and say what there is."""
-    images = session.reservoir.images
-    is_number = isinstance(which, int) or which.isdecimal()
-    if is_number and int(which) in _group_numbers(images):
+    images, is_number = session.reservoir.images, str(which).isdecimal()
+    numbers = sorted(set(images.group[~images.known].tolist()) - {0})
+    if is_number and int(which) in numbers:
         return (images.group == int(which)) & ~images.known
     found = torch.tensor([key == which for key in images.names()], dtype=torch.bool)
     if bool(found.any()):
         return found
-    if is_number:
-        raise StateError(_no_group(session, int(which)))
-    raise StateError(f"expected a group's number or an image's key, got {which!r}; {_numbers(images)}")
-
-
-def _no_group(session: Session, number: int) -> str:
-    for one in reversed(session.reservoir.journal):
-        if one["verb"] == "promote" and str(one["group"]) == str(number):
-            return f"expected a group with unknown images, got {number}, which was promoted to {one['name']!r} before"
-    if not bool((session.reservoir.images.group > 0).any()):
-        return f"expected the number of a group, got {number} before anything was grouped; run: unseen group"
-    return f"expected the number of a group, got {number}; {_numbers(session.reservoir.images)}"
-
-
-def _group_numbers(images: KeptImages) -> set[int]:
-    """The numbers of groups with unknown images."""
-    return set(images.group[~images.known].tolist()) - {0}
-
-
-def _numbers(images: KeptImages) -> str:
-    numbers = sorted(_group_numbers(images))
     listed = ", ".join(map(str, numbers[:12])) + (" ..." if len(numbers) > 12 else "")
-    return f"there are {listed}" if numbers else "there are no groups yet: unseen group"
+    there = f"there are {listed}" if numbers else "there are no groups yet: unseen group"
+    if not is_number:
+        raise StateError(f"expected a group's number or an image's key, got {which!r}; {there}")
+    for one in reversed(session.reservoir.journal):
+        if one["verb"] == "promote" and str(one["group"]) == str(which):
+            there = f"it was promoted to {one['name']!r} before"
+    raise StateError(f"expected the number of a group, got {which}; {there}")
 
 
 def check_text_vector(text: Tensor, dim: int) -> None:
@@ -244,7 +230,10 @@ def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[st
     """
     old = session.detector
     detector = detectors.make(old.name, labels, **old.settings)
-    images, is_lost = _with_new_labels(session.reservoir.images, _with_new_names(old.labels, new_names), labels)
+    renamed_labels, images = _with_new_names(old.labels, new_names), session.reservoir.images
+    places = {name: place for place, name in enumerate(labels.names)}
+    label = torch.tensor([places.get(name, -1) for name in renamed_labels.names], dtype=torch.int64)[images.label]
+    images = replace(images, label=label.clamp(min=0))
     record = {
         "carried": detector.transfers,
         "before": old.labels.fingerprint,
@@ -253,7 +242,7 @@ def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[st
     }
     sample = images.features.to(labels.id_anchors)
     if detector.transfers:
-        before = detectors.make(old.name, _with_new_names(old.labels, new_names), **old.settings)
+        before = detectors.make(old.name, renamed_labels, **old.settings)
         few = sample[:: max(1, len(sample) // NUMBERS.sample)]
         by = old.baseline - detector.baseline
         snapshot = session.snapshot._replace(
@@ -266,7 +255,7 @@ def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[st
         snapshot = fresh.snapshot._replace(tally=session.snapshot.tally)
     moved = session.at(snapshot, detector=detector, reservoir=session.reservoir.with_images(images))
     moved.look_at_told()
-    return Edited(rejudge_images(moved, is_lost), record)
+    return Edited(rejudge_images(moved, label < 0), record)
 
 
 def _with_new_names(labels: LabelSpace, new_names: Mapping[str, str]) -> LabelSpace:
@@ -277,15 +266,6 @@ def _with_new_names(labels: LabelSpace, new_names: Mapping[str, str]) -> LabelSp
     taken = set(new_names.values())
     negatives = tuple(f"{word} (negative)" if word in taken else word for word in labels.negatives)
     return replace(labels, names=names, negatives=negatives)
-
-
-def _with_new_labels(
-    images: KeptImages, before: LabelSpace, after: LabelSpace
-) -> tuple[KeptImages, Bool[Tensor, " n"]]:
-    """Kept images with the nearest names by their new places, and which had a name that has gone."""
-    places = {name: place for place, name in enumerate(after.names)}
-    moved = torch.tensor([places.get(name, -1) for name in before.names], dtype=torch.int64)[images.label]
-    return replace(images, label=moved.clamp(min=0)), moved < 0
 
 
 def rejudge_images(session: Session, rows: Bool[Tensor, " n"]) -> Session:
@@ -300,13 +280,6 @@ def rejudge_images(session: Session, rows: Bool[Tensor, " n"]) -> Session:
     columns["known"][rows] = ~verdicts.unknown
     columns["group"][rows & columns["known"]] = 0
     return session.at(reservoir=session.reservoir.with_images(replace(images, **columns)))
-
-
-def leave_group(session: Session, rows: Bool[Tensor, " n"]) -> Session:
-    """The session with some of its kept images in no group: those left of a promoted one get a new number."""
-    reservoir = session.reservoir
-    group = reservoir.kept.group.masked_fill(rows, 0)
-    return session.at(reservoir=reservoir.with_images(replace(reservoir.kept, group=group)))
 
 
 def record_edit(session: Session, record: dict[str, Any]) -> Edited:

@@ -29,9 +29,13 @@ def apply(state: Path, edit: Callable[[Session], Edited]) -> Edited:
     with locked(state):
         before = Session.load(state)
         done = edit(before)
-        _keep(state, before, int(done.record["edit"]))
+        number, folder = int(done.record["edit"]), edits_folder(state)
+        folder.mkdir(exist_ok=True)
+        with replacing(folder / f"{number:04d}.safetensors") as temporary:
+            shutil.copyfile(state, temporary)
+        _keep_space(state, before.detector.labels)
         _write(state, done.session)
-        _forget_old(state, int(done.record["edit"]))
+        _forget_old(state, number)
     return done
 
 
@@ -40,17 +44,13 @@ def undo(state: Path) -> Edited:
     check_state(state)
     with locked(state):
         now = Session.load(state)
-        done = undone(now, _before(state, int(last_edit(now)["edit"])))
+        saved, before = edits_folder(state) / f"{int(last_edit(now)['edit']):04d}.safetensors", None
+        if saved.exists():  # else it is no longer kept
+            labels = LabelSpace.load(kept_space_path(state, checkpoint.load(saved).identity["labels"]))
+            before = Session.load(saved, labels)
+        done = undone(now, before)
         _write(state, done.session)
     return done
-
-
-def _before(state: Path, number: int) -> Session | None:
-    """The session before an edit, None where it is no longer kept."""
-    saved = edits_folder(state) / f"{number:04d}.safetensors"
-    if not saved.exists():
-        return None
-    return Session.load(saved, LabelSpace.load(kept_space_path(state, checkpoint.load(saved).identity["labels"])))
 
 
 def check_state(state: Path) -> None:
@@ -58,15 +58,6 @@ def check_state(state: Path) -> None:
     if not state.exists():
         raise StateError(f"expected a state, got no file at {state}; make one with: unseen detect --state {state}")
     check_kind(state, kind=checkpoint.KIND)
-
-
-def _keep(state: Path, before: Session, number: int) -> None:
-    """Keep the state and the label space of before an edit."""
-    folder = edits_folder(state)
-    folder.mkdir(exist_ok=True)
-    with replacing(folder / f"{number:04d}.safetensors") as temporary:
-        shutil.copyfile(state, temporary)
-    _keep_space(state, before.detector.labels)
 
 
 def _forget_old(state: Path, number: int) -> None:

@@ -93,16 +93,22 @@ class Explanation:
 
     def lines(self) -> list[str]:
         """The reasons as lines of text."""
-        verdict = self.verdict
+        verdict, names, negatives = (
+            self.verdict,
+            *(", ".join(f"{one.word} {percent(one.share)}" for one in words) for words in (self.names, self.negatives)),
+        )
+        alike = ", ".join(
+            f"{one.key} ({one.nearest if one.known else 'unknown'}, {one.cosine:.2f})" for one in self.similar
+        )
         away = abs(verdict.margin - verdict.threshold)
         where = "above" if verdict.margin >= verdict.threshold else "below"
         return [
             f"{self.key}  {self.sentence()}",
             f"  margin      {verdict.margin:+.2f}, {away:.2f} {where} the threshold of {verdict.threshold:.2f}; "
             f"the text alone gives {self.text_margin:+.2f}, the stream added {self.learned_margin:+.2f}",
-            f"  your names  {_word_list(self.names)}",
-            f"  against it  {_word_list(self.negatives) or 'no negatives in this label space'}",
-            f"  looks like  {', '.join(map(_image, self.similar)) or 'no earlier image is kept'}",
+            f"  your names  {names}",
+            f"  against it  {negatives or 'no negatives in this label space'}",
+            f"  looks like  {alike or 'no earlier image is kept'}",
         ]
 
 
@@ -195,11 +201,3 @@ def percent(share: float) -> str:
     ('under 1 %', '0 %', '60 %')
     """
     return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
-
-
-def _word_list(words: Sequence[WordShare]) -> str:
-    return ", ".join(f"{one.word} {percent(one.share)}" for one in words)
-
-
-def _image(one: SimilarImage) -> str:
-    return f"{one.key} ({one.nearest if one.known else 'unknown'}, {one.cosine:.2f})"

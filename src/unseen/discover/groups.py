@@ -86,8 +86,13 @@ def group(session: Session, vocabulary: Vocabulary | None = None, *, smallest: i
         column[rows[members]] = number
     kept = reservoir.with_images(replace(images, group=column), next_group=next_group)
     shown = [pair for pair in zip(numbers, clusters, strict=True) if pair[0] not in reservoir.dismissed]
-    about = GroupDescriber(mean, len(labels.names), words, int(session.snapshot.tally.seen))
-    found = about.groups([number for number, _ in shown], [unknown.select(members) for _, members in shown])
+    groups = [by_centrality(unknown.select(members), mean) for _, members in shown]
+    shares = words.shares([normalize(one.images.features[:CENTRAL] - mean, dim=-1) for one in groups])
+    families, seen = Families(words.words[len(labels.names) :]), int(session.snapshot.tally.seen)
+    found = [
+        describe_group(number, one, share, words.words, families, seen)
+        for (number, _), one, share in zip(shown, groups, shares, strict=True)
+    ]
     moved = session.at(reservoir=kept)
     ranked = sorted(found, key=lambda one: (one.looks_known, -one.size))
     return Grouping(ranked, moved, len(unknown), sum(one.size for one in found))
@@ -144,56 +149,41 @@ def number_clusters(
     return found, max([next_number, *(number + 1 for number in found)])
 
 
-class Centrality(NamedTuple):
+class CentralImages(NamedTuple):
     """The images of a group, the most central first, and their mean cosine to the centre."""
 
-    rows: Int[Tensor, " n"]
+    images: KeptImages
     tightness: float
 
 
-class GroupDescriber(NamedTuple):
-    """The stream and the words that groups are described with."""
+def by_centrality(images: KeptImages, mean: Float[Tensor, " d"]) -> CentralImages:
+    """The images of a group in the order of their cosines to its centre, all less the mean image."""
+    centred = normalize(images.features - mean, dim=-1)
+    cosine = centred @ normalize(centred.mean(0), dim=0)
+    return CentralImages(images.select(cosine.argsort(descending=True, stable=True)), float(cosine.mean()))
 
-    mean: Float[Tensor, " d"]  # of all kept images
-    known: int  # how many of the words are known names
-    words: Vocabulary  # the known names first
-    seen: int
 
-    def groups(self, numbers: Sequence[int], groups: Sequence[KeptImages]) -> list[Group]:
-        """The descriptions of groups."""
-        orders = [self._by_centrality(images) for images in groups]
-        central = [images.features[order.rows[:CENTRAL]] for images, order in zip(groups, orders, strict=True)]
-        directions = [normalize(z - self.mean, dim=-1) for z in central]
-        families = Families(self.words.words[self.known :])
-        found = zip(numbers, groups, orders, self.words.shares(directions), strict=True)
-        return [self._group(*one, families) for one in found]
-
-    def _by_centrality(self, images: KeptImages) -> Centrality:
-        centred = normalize(images.features - self.mean, dim=-1)
-        cosine = centred @ normalize(centred.mean(0), dim=0)
-        return Centrality(cosine.argsort(descending=True, stable=True), float(cosine.mean()))
-
-    def _group(
-        self, number: int, images: KeptImages, order: Centrality, shares: Float[Tensor, " w"], families: Families
-    ) -> Group:
-        called = images.select(order.rows).names()
-        unlike = distinct(images.features[order.rows]).tolist()
-        common = Counter(images.label.tolist()).most_common(1)[0][0]
-        known, others = shares.split([self.known, len(self.words.words) - self.known])
-        return Group(
-            number,
-            len(images),
-            len(unlike),
-            round(order.tightness, 4),
-            int(images.place[0]) + 1,
-            int(images.place[-1]) + 1,
-            is_growing(images.place, self.seen),
-            self.words.words[common],
-            not len(others) or bool(known.max() > others.max()),
-            tuple(called[row] for row in unlike[:EXEMPLARS]),
-            tuple(called),
-            families.suggest(others),
-        )
+def describe_group(
+    number: int, group: CentralImages, shares: Float[Tensor, " w"], words: Sequence[str], families: Families, seen: int
+) -> Group:
+    """What a group looks like; `words` are the known names, then those of `families`, each with its share."""
+    images, called, places = group.images, group.images.names(), group.images.place
+    unlike = distinct(images.features).tolist()
+    known, others = shares.split([len(words) - len(families.words), len(families.words)])
+    return Group(
+        number,
+        len(images),
+        len(unlike),
+        round(group.tightness, 4),
+        int(places.min()) + 1,
+        int(places.max()) + 1,
+        is_growing(places, seen),
+        words[Counter(images.label[places.argsort()].tolist()).most_common(1)[0][0]],
+        not len(others) or bool(known.max() > others.max()),
+        tuple(called[row] for row in unlike[:EXEMPLARS]),
+        tuple(called),
+        families.suggest(others),
+    )
 
 
 def is_growing(place: Int[Tensor, " n"], seen: int) -> bool:

@@ -51,16 +51,16 @@ class Vocabulary:
         vectors = torch.cat([labels.id_anchors.float().cpu(), others.vectors])
         return Vocabulary((*labels.names, *others.words), vectors)
 
-    @classmethod
-    def of_space(cls, labels: LabelSpace) -> Vocabulary:
-        """The negatives of a label space: words that are there without an encoder."""
-        return cls(labels.negatives, labels.ood_anchors.float().cpu())
-
     def without(self, names: Sequence[str]) -> Vocabulary:
         """The words that none of `names` is spelled like."""
         taken = set(map(canonical_spelling, names))
         rows = [row for row, word in enumerate(self.words) if canonical_spelling(word) not in taken]
         return Vocabulary(tuple(self.words[row] for row in rows), self.vectors[rows])
+
+    @classmethod
+    def of_space(cls, labels: LabelSpace) -> Vocabulary:
+        """The negatives of a label space: words that are there without an encoder."""
+        return cls(labels.negatives, labels.ood_anchors.float().cpu())
 
     @cached_property
     def directions(self) -> Float[Tensor, "w d"]:

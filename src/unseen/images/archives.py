@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from unseen.errors import DataError, ImageError, first_line, import_extra
 from unseen.images.decode import IMAGE_SUFFIXES
 from unseen.images.entry import Entry, file_identity, key_of
 from unseen.storage.remote import Location, RemotePath, location
-
-if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
 
 LANCE = ".lance"  # a folder
 TABLE_SUFFIXES = frozenset({".parquet", ".arrow", LANCE})
@@ -41,7 +38,7 @@ def tar_entries(path: Location) -> Iterator[Entry]:
         if Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
             identity = file_identity(path, member.offset_data, member.size)
             read = partial(_read_range, archive, member.offset_data, member.size)
-            yield Entry.of_bytes(key_of(f"{path}/{member.name}"), identity, read, labels.get(_key(member)))
+            yield Entry(key_of(f"{path}/{member.name}"), identity, label=labels.get(_key(member)), data=read)
 
 
 def _key(member: tarfile.TarInfo) -> str:
@@ -73,50 +70,30 @@ def video_entries(path: Location, stride: int) -> Iterator[Entry]:
         with av.open(str(path)) as video:
             for number, frame in enumerate(islice(video.decode(video=0), 0, None, stride)):
                 index = number * stride
-                yield Entry(f"{path}#{index}", file_identity(path, index), partial(_decoded_frame, frame.to_image()))
+                yield Entry(f"{path}#{index}", file_identity(path, index), partial(lambda one: one, frame.to_image()))
     except (av.error.FFmpegError, IndexError) as error:
         raise DataError(f"expected a video, got {error} in {path}; check that it plays") from error
 
 
-def _decoded_frame(picture: Picture) -> Picture:
-    return picture
-
-
-class Cell(NamedTuple):
-    """Where one picture of a table lies."""
-
-    group: int
-    offset: int
-    label: str | None
-
-
 def table_entries(path: Location) -> Iterator[Entry]:
     """Read a table with a column of encoded pictures and perhaps one of labels."""
-    column, cells = _cells(path)
-    identity, where = table_identity(path), str(path.absolute())
-    for row, cell in enumerate(cells):
-        read = partial(_read_cell, where, identity, column, cell.group, cell.offset)
-        yield Entry.of_bytes(f"{path}#{row}", f"{identity}:{row}", read, cell.label)
-
-
-def _cells(path: Location) -> tuple[str, Iterator[Cell]]:
-    """Which column holds the pictures, and the place and label of each in order."""
     with open_table(path) as table:
-        schema = table.schema
-        column = next(
-            (name for name in IMAGE_COLUMNS if name in schema.names and _holds_bytes(schema.field(name).type)), ""
-        )
+        names, types, sizes = table.schema.names, table.schema, table.sizes
+        column = next((one for one in IMAGE_COLUMNS if one in names and _holds_bytes(types.field(one).type)), "")
         if not column:
             raise DataError(
-                f"expected a column of encoded pictures ({', '.join(IMAGE_COLUMNS)}), got {', '.join(schema.names)} "
+                f"expected a column of encoded pictures ({', '.join(IMAGE_COLUMNS)}), got {', '.join(names)} "
                 f"in {path}; rename the column with the bytes"
             )
-        label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
-        sizes = table.sizes
-        labels = table.whole(label) if label else [None] * sum(sizes)
+        label = next((name for name in LABEL_COLUMNS if name in names), None)
+        every = range(len(sizes)) if label else ()
+        labels = [value for group in every for value in table.read(label or "", group).to_pylist()]
+    identity, where = table_identity(path), str(path.absolute())
     places = ((group, offset) for group, size in enumerate(sizes) for offset in range(size))
-    words = (None if value is None else str(value) for value in labels)
-    return column, (Cell(*place, word) for place, word in zip(places, words, strict=True))
+    for row, place in enumerate(places):
+        read = partial(_read_cell, where, identity, column, *place)
+        word = None if label is None or labels[row] is None else str(labels[row])
+        yield Entry(f"{path}#{row}", f"{identity}:{row}", label=word, data=read)
 
 
 def _read_cell(path: str, identity: str, column: str, group: int, offset: int) -> bytes:
@@ -147,58 +124,12 @@ def _holds_bytes(kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-class TableFile(Protocol):
+class TableFile(NamedTuple):
     """A table whose rows come in groups."""
 
     schema: Any
     sizes: list[int]  # rows of each group
-
-    def read(self, column: str, group: int) -> Any:
-        """One column of a group."""
-
-    def whole(self, column: str) -> list[Any]:
-        """The values of one column of all rows."""
-
-
-class _Parquet:
-    def __init__(self, source: Any) -> None:
-        self._table = import_extra("pyarrow.parquet", "tables").ParquetFile(source)
-        self.schema = self._table.schema_arrow
-        self.sizes = [self._table.metadata.row_group(group).num_rows for group in range(self._table.num_row_groups)]
-
-    def read(self, column: str, group: int) -> Any:
-        return self._table.read_row_group(group, columns=[column]).column(column)
-
-    def whole(self, column: str) -> list[Any]:
-        return list(self._table.read([column]).column(column).to_pylist())
-
-
-class _Arrow:
-    """Arrow's format for streams, which `Dataset.save_to_disk` writes; of a local file only what is read is loaded."""
-
-    def __init__(self, source: Any) -> None:
-        self._batches = import_extra("pyarrow.ipc", "tables").open_stream(source)
-        self.schema, self._batches = self._batches.schema, list(self._batches)
-        self.sizes = [batch.num_rows for batch in self._batches]
-
-    def read(self, column: str, group: int) -> Any:
-        return self._batches[group].column(column)
-
-    def whole(self, column: str) -> list[Any]:
-        return [value for batch in self._batches for value in batch.column(column).to_pylist()]
-
-
-class _Lance:
-    def __init__(self, path: Location) -> None:
-        self._table = import_extra("lance", "lance").dataset(str(path))
-        self.schema, rows = self._table.schema, self._table.count_rows()
-        self.sizes = [min(LANCE_ROWS, rows - start) for start in range(0, rows, LANCE_ROWS)]
-
-    def read(self, column: str, group: int) -> Any:
-        return self._table.to_table(columns=[column], offset=group * LANCE_ROWS, limit=LANCE_ROWS).column(column)
-
-    def whole(self, column: str) -> list[Any]:
-        return list(self._table.to_table(columns=[column]).column(column).to_pylist())
+    read: Callable[[str, int], Any]  # one column of a group
 
 
 @contextmanager
@@ -208,13 +139,23 @@ def open_table(path: Location) -> Iterator[TableFile]:
     arrow = import_extra("pyarrow", "tables")
     try:
         if path.suffix == LANCE:
-            yield _Lance(path)
+            table = import_extra("lance", "lance").dataset(str(path))
+            places = range(0, rows := table.count_rows(), LANCE_ROWS)
+            sizes = [min(LANCE_ROWS, rows - start) for start in places]
+            part = partial(table.to_table, limit=LANCE_ROWS)
+            yield TableFile(table.schema, sizes, lambda name, i: part(columns=[name], offset=places[i]).column(name))
         elif path.suffix == ".parquet":
             with path.open("rb") as source:
-                yield _Parquet(source)
-        else:
-            with _open_or_map(path, arrow) as source:
-                yield _Arrow(source)
+                file = import_extra("pyarrow.parquet", "tables").ParquetFile(source)
+                sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+                yield TableFile(
+                    file.schema_arrow, sizes, lambda name, i: file.read_row_group(i, columns=[name]).column(name)
+                )
+        else:  # the format that `Dataset.save_to_disk` writes; of a local file only what is read is loaded
+            with arrow.memory_map(str(path)) if isinstance(path, Path) else path.open("rb") as source:
+                stream = import_extra("pyarrow.ipc", "tables").open_stream(source)
+                batches = list(stream)
+                yield TableFile(stream.schema, list(map(len, batches)), lambda name, i: batches[i].column(name))
     except (arrow.ArrowException, ValueError) as error:
         raise DataError(f"expected {kind} at {path}, got {first_line(error)}; download it again") from error
 
@@ -225,7 +166,3 @@ def table_identity(path: Location) -> str:
         return file_identity(path)
     table = import_extra("lance", "lance").dataset(str(path))
     return f"{table.version}:{table.count_rows()}"
-
-
-def _open_or_map(path: Location, arrow: Any) -> Any:
-    return arrow.memory_map(str(path)) if isinstance(path, Path) else path.open("rb")

@@ -56,6 +56,11 @@ class BoxFile(ABC):
         return found
 
     @property
+    def root(self) -> Path:
+        """The folder of the files."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    @property
     def regions(self) -> dict[str, list[Region]]:
         """The regions of each photo, in the order of the file."""
         return {photo: [self.rows[row][1] for row in rows] for photo, rows in self.photos.items()}
@@ -197,18 +202,17 @@ class Yolo(BoxFile):
     @cached_property
     def rows(self) -> list[tuple[str, Region]]:
         """The name of the photo, which has no suffix, and the region of each line."""
-        root = self.path if self.path.is_dir() else self.path.parent
         found = []
         for file, line in self.lines:
             number, *values = _numbers(line.split(), f"{line!r} of {file}", least=5)
             box, score = _yolo_box(values)
-            photo = file.relative_to(root).with_suffix("").as_posix()
+            photo = file.relative_to(self.root).with_suffix("").as_posix()
             found.append((photo, Region(box, self.names.get(int(number)), score, in_shares=True)))
         return found
 
     def write(self, target: Path, attributes: Sequence[Attributes | None]) -> None:
         """Write the lines that are kept, which have no room for words, and verdicts.csv beside them."""
-        root = self.path if self.path.is_dir() else self.path.parent
+        root = self.root
         kept: dict[Path, list[str]] = {file: [] for file in self.files}
         table: list[tuple[Any, ...]] = [("file", "line", *VERDICT_COLUMNS)]
         for (file, line), more in zip(self.lines, attributes, strict=True):
@@ -257,7 +261,6 @@ class PascalVoc(BoxFile):
     def write(self, target: Path, attributes: Sequence[Attributes | None]) -> None:
         """Write the files, each object with elements for what was decided."""
         rest = iter(attributes)
-        root = self.path if self.path.is_dir() else self.path.parent
         for file, tree in self.trees():
             whole = tree.getroot()
             for one, more in [(one, next(rest)) for one in whole.findall("object")]:
@@ -266,7 +269,7 @@ class PascalVoc(BoxFile):
                 for name, value in (more or {}).items():
                     ElementTree.SubElement(one, VERDICT_COLUMNS[name]).text = "" if value is None else str(value)
             ElementTree.indent(tree)
-            with replacing(target / file.relative_to(root) if self.path.is_dir() else target) as temporary:
+            with replacing(target / file.relative_to(self.root) if self.path.is_dir() else target) as temporary:
                 tree.write(temporary, encoding="utf-8")
 
 

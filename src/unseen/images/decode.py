@@ -87,29 +87,19 @@ def is_image_file(path: Path) -> bool:
 
 
 def read_file(path: Location | str) -> bytes:
-    """What is in a file; one that cannot be read is an `ImageError`."""
+    """What is in a file; one that cannot be read is an `ImageError`. A local one takes few calls."""
     try:
-        return _read_local(str(path)) if isinstance(path, str | Path) else path.read_bytes()
+        if not isinstance(path, str | Path):
+            return path.read_bytes()
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            raise ImageError("not a file: a pipe, socket or device")  # reading it could wait for ever
+        with open(path, "rb", buffering=0) as file:
+            data = file.read(found.st_size + 1) or b""
+            # the end, and no second call to see it, unless it grew
+            return data if len(data) == found.st_size else data + file.readall()
     except OSError as error:
         raise ImageError(f"cannot be opened: {error.strerror or error}") from error
-
-
-def _read_local(path: str) -> bytes:
-    """A local file read whole with few calls: there are millions of small ones."""
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-        raise ImageError("not a file: a pipe, socket or device")  # reading it could wait for ever
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-    try:
-        data = os.read(handle, found.st_size + 1)
-        if len(data) == found.st_size:  # the end, and no second call to see it
-            return data
-        parts = [data]
-        while parts[-1]:
-            parts.append(os.read(handle, 1 << 20))
-        return b"".join(parts)
-    finally:
-        os.close(handle)
 
 
 def decode(data: bytes, *, most: int | None = None, formats: Sequence[str] = FORMATS, least: int = 0) -> Picture:

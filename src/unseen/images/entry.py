@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, overload
 
 from unseen.errors import ImageError
 from unseen.images.decode import decode
@@ -70,26 +69,19 @@ class Entry:
 
     path: str
     identity: str
-    decode: Callable[[], Picture]
+    decode: Callable[[], Picture] | None = None  # makes it, where there are no encoded bytes
     label: str | None = None
-    data: Callable[[], bytes] | None = None  # reads the bytes that `decode` decodes, where there are such
-
-    @classmethod
-    def of_bytes(cls, path: str, identity: str, data: Callable[[], bytes], label: str | None = None) -> Self:
-        """The entry of a picture whose encoded bytes `data` reads."""
-        return cls(path, identity, partial(_decode_read, data), label, data)
+    data: Callable[[], bytes] | None = None  # reads its encoded bytes
 
     def read(self, least: int = 0) -> Image | Skipped:
         """The decoded picture, or the reason why there is none; `least` is that of `images.decode.decode`."""
         try:
-            picture = decode(self.data(), least=least) if self.data else self.decode()
-            return Image(self.path, picture, self.label, self.identity)
+            if self.data is not None:
+                return Image(self.path, decode(self.data(), least=least), self.label, self.identity)
+            assert self.decode is not None
+            return Image(self.path, self.decode(), self.label, self.identity)
         except ImageError as error:
             return Skipped(self.path, str(error))
-
-
-def _decode_read(data: Callable[[], bytes]) -> Picture:
-    return decode(data())
 
 
 def key_of(path: Location | str) -> str:

@@ -76,7 +76,7 @@ def is_picture(value: Any) -> bool:
         return value.ndim in (2, 3)
     if isinstance(value, str | Path | bytes | bytearray | memoryview | Mapping | Image):
         return True
-    return _is_open_file(value) or _is_pillow(value)
+    return callable(getattr(value, "read", None)) or _is_pillow(value)
 
 
 def key_of(value: Any) -> str:
@@ -99,10 +99,16 @@ def as_picture(value: Any) -> Picture:
         return decode(read_file(where))
     if isinstance(value, bytes | bytearray | memoryview):
         return decode(bytes(value))
-    if _is_open_file(value):
-        return _of_file(value)
-    if isinstance(value, Mapping):
-        return _of_row(value)
+    if callable(getattr(value, "read", None)):
+        if isinstance(value, io.TextIOBase):
+            raise ImageError("expected a file opened for bytes, got one opened for text; use open(path, 'rb')")
+        return decode(value.read())
+    if isinstance(value, Mapping):  # a row of a data set; Hugging Face holds it decoded, or as bytes or path
+        held = value[column] if (column := _column(value)) else value.get("bytes") or value.get("path")
+        if held is None:
+            names, got = ", ".join(COLUMNS), sorted(value)
+            raise ImageError(f"expected a row with one of the columns {names}, got {got}; pass row[...]")
+        return as_picture(held)
     if isinstance(value, Tensor):
         return _of_array(_channels_last(value), "[3, h, w]", value.shape)
     if isinstance(value, np.ndarray):
@@ -118,21 +124,6 @@ def _image(number: int, value: Any) -> Image:
     except ImageError as error:
         name = key_of(value)
         raise ImageError(f"image {number}{f' ({name})' if name else ''}: {error}") from error
-
-
-def _of_file(file: Any) -> Picture:
-    if isinstance(file, io.TextIOBase):
-        raise ImageError("expected a file opened for bytes, got one opened for text; use open(path, 'rb')")
-    return decode(file.read())
-
-
-def _of_row(row: Mapping[str, Any]) -> Picture:
-    """The picture of a row of a data set; Hugging Face holds it decoded, or as {"bytes": ..., "path": ...}."""
-    if column := _column(row):
-        return as_picture(row[column])
-    if (held := row.get("bytes") or row.get("path")) is not None:
-        return as_picture(held)
-    raise ImageError(f"expected a row with one of the columns {', '.join(COLUMNS)}, got {sorted(row)}; pass row[...]")
 
 
 def _column(row: Mapping[str, Any]) -> str:
@@ -172,10 +163,6 @@ def _bytes(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             "(mean, std), or pass prepared pixels to encoder.vectors"
         )
     return (255 * pixels).round().astype(np.uint8)
-
-
-def _is_open_file(value: Any) -> bool:
-    return callable(getattr(value, "read", None))
 
 
 def _is_pillow(value: Any) -> bool:

@@ -71,9 +71,11 @@ def find_images(source: Source, *, root: str | Path | None = None, stride: int =
     paths = [path for one in found for path in one.paths]
     if any(path.suffix.lower() in VIDEO_SUFFIXES for path in paths):
         return (entry for path in paths for entry in _entries(path, root, stride))
-    entries = FoundEntries(
-        [entry for path in paths for entry in _lean_entries(path, root, stride)], sum(one.others for one in found)
-    )
+    lean: list[str | Entry] = []
+    for path in paths:
+        is_picture = isinstance(path, Path) and path.suffix.lower() not in NOT_PICTURES
+        lean += [str(path)] if is_picture else _entries(path, root, stride)
+    entries = FoundEntries(lean, sum(one.others for one in found))
     if not entries:
         named = ", ".join(map(str, sources)) or "no source"
         raise DataError(
@@ -116,7 +118,10 @@ class FoundEntries(Sequence[Entry]):
     @overload
     def __getitem__(self, index: slice) -> list[Entry]: ...
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
-        return list(map(_entry, self.found[index])) if isinstance(index, slice) else _entry(self.found[index])
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        found = self.found[index]
+        return _file_entry(found) if isinstance(found, str) else found
 
 
 class FoundPaths(NamedTuple):
@@ -127,24 +132,21 @@ class FoundPaths(NamedTuple):
 
 
 def _expand(source: str | Path) -> FoundPaths:
-    path = location(source)
-    if _exists(path):
+    path, is_page = location(source), str(source).startswith(WEB)
+    try:
+        is_there = path.exists()
+    except (MissingExtra, DataError):  # a driver for object stores would not make a folder of a page
+        if not is_page:
+            raise
+        is_there = False
+    if is_there:
         return _walk(path) if path.is_dir() and path.suffix != LANCE else FoundPaths([path])
     if isinstance(path, Path) and glob.has_magic(str(source)):
         found = [Path(name) for name in sorted(glob.glob(str(source), recursive=True))]
         parts = [_walk(one) if one.is_dir() else FoundPaths([one]) for one in found]
         return FoundPaths([path for part in parts for path in part.paths], sum(part.others for part in parts))
-    remedy = "download the images first" if str(source).startswith(WEB) else "check the path"
+    remedy = "download the images first" if is_page else "check the path"
     raise DataError(f"expected a folder, file or glob of images, got nothing at {source}; {remedy}")
-
-
-def _exists(path: Location) -> bool:
-    try:
-        return path.exists()
-    except (MissingExtra, DataError):  # a driver for object stores would not make a folder of a page
-        if str(path).startswith(WEB):
-            return False
-        raise
 
 
 def _walk(folder: Location) -> FoundPaths:
@@ -196,26 +198,10 @@ def _entries(path: Location, root: str | Path | None, stride: int) -> Iterator[E
         yield _file_entry(path)
 
 
-def _lean_entries(path: Location, root: str | Path | None, stride: int) -> Iterator[str | Entry]:
-    """Yield the pictures of a file; a local file that is one by its path only."""
-    is_picture = isinstance(path, Path) and path.suffix.lower() not in NOT_PICTURES
-    return iter([str(path)]) if is_picture else _entries(path, root, stride)
-
-
-def _entry(found: str | Entry) -> Entry:
-    return _local_entry(found) if isinstance(found, str) else found
-
-
-def _file_entry(path: Location, label: str | None = None) -> Entry:
-    if isinstance(path, Path):
-        return _local_entry(str(path), label)
-    return Entry.of_bytes(key_of(path), file_identity(path), partial(read_file, path), label)
-
-
-def _local_entry(path: str, label: str | None = None) -> Entry:
+def _file_entry(path: Location | str, label: str | None = None) -> Entry:
     # absolute, because another process may read it from another working folder
-    place = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
-    return Entry.of_bytes(key_of(path), file_identity(path), partial(read_file, place), label)
+    place = os.path.join(os.getcwd(), path) if isinstance(path, str | Path) else path
+    return Entry(key_of(path), file_identity(path), label=label, data=partial(read_file, place))
 
 
 def _list_entries(path: Location, root: Location) -> Iterator[Entry]:
@@ -230,17 +216,15 @@ def _list_entries(path: Location, root: Location) -> Iterator[Entry]:
         is_label = bool(name) and label.lstrip("-").isdigit()
         where = name.strip() if is_label else line
         found.append((location(where) if "://" in where else root / where, label if is_label else None))
-    if found and not any(_may_be_picture(where) for where, _ in found):
+    kinds = (
+        not isinstance(one, Path) or one.suffix.lower() in IMAGE_SUFFIXES or os.path.exists(one) for one, _ in found
+    )
+    if found and not any(kinds):
         raise DataError(
             f"expected an image list, a path a line, got no path of an image in {path} (first: {found[0][0].name!r}); "
             f"pass names of classes as --labels {path}"
         )
     yield from (_file_entry(where, label) for where, label in found)
-
-
-def _may_be_picture(path: Location) -> bool:
-    """Whether a line of a list means a picture: by its suffix, or because there is such a file."""
-    return path.suffix.lower() in IMAGE_SUFFIXES or not isinstance(path, Path) or os.path.exists(path)
 
 
 def prefetch(

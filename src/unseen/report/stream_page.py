@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from unseen.images import Image
-from unseen.images.decode import jpeg_thumbnail
 from unseen.labels import LabelSpace
 from unseen.labels.nearest import nearest_negatives
 from unseen.report import charts, render
@@ -131,16 +129,6 @@ class MarkedPhoto(NamedTuple):
     size: tuple[int, int]
     regions: Sequence[MarkedRegion]
 
-    @classmethod
-    def of_image(cls, image: Image, regions: Sequence[MarkedRegion]) -> MarkedPhoto:
-        """A photo as it was read."""
-        return cls(image.path, jpeg_thumbnail(image.pixels, NUMBERS.photo_side), image.pixels.size, regions)
-
-    @property
-    def line(self) -> float:
-        """How thick a line is, in pixels of the photo."""
-        return max(self.size) / 160
-
 
 @dataclass
 class StreamLog:
@@ -151,11 +139,6 @@ class StreamLog:
     parts: list[Verdicts] = field(default_factory=list)
     pages: ImagePages | None = None  # where all images are shown
     photos: Sequence[MarkedPhoto] = ()  # where parts of photos were judged
-
-    @classmethod
-    def beside(cls, report: Path) -> StreamLog:
-        """An empty log whose pages lie beside a report that will be written."""
-        return cls(pages=ImagePages.beside(report))
 
     def add(self, keys: Sequence[str], verdicts: Verdicts, jpegs: Iterable[bytes | None]) -> None:
         """Keep the verdicts on consecutive images."""

@@ -1,5 +1,6 @@
 """unseen bench and compare: run a suite, print its tables, write its report; what differs between two results."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -31,16 +32,14 @@ class Source(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is run on them, and where rows, tables and the report go."""
+    """What is run on them, and where rows, tables and the page go."""
 
     detectors: str
     seeds: int
-    orders: str | None
     out: Path | None
-    report: Path | None
 
 
-def run(source: Source, plan: Plan, *, workers: int | None, device: str, as_json: bool) -> typer.Exit:
+def run(source: Source, plan: Plan, *, device: str, as_json: bool) -> typer.Exit:
     """Run a suite, write and print its tables; 1 where some of its images are missing."""
     suite, features, data, encoder = source
     if suite is None:
@@ -51,22 +50,18 @@ def run(source: Source, plan: Plan, *, workers: int | None, device: str, as_json
             f"expected {wanted}, for {suite}, got {'none' if data is None else 'both'}; pass that folder"
         )
     check_device(device)
-    if plan.report and not plan.out:
-        raise SettingError("expected -o with --report, got none; the plots are drawn from the scores kept there")
-    if plan.report:
-        page.check_plotting()
     complete = print_inventory(suite, data) if data else True
     loaded = encode_suite(suite, data, encoder) if data else suites.load(suite, cast(Path, features))
-    arrivals = (plan.orders or loaded.table.get("orders", "shuffled")).split(",")
+    arrivals = loaded.table.get("orders", "shuffled").split(",")
     names = plan.detectors.split(",") if plan.detectors else harness.DETECTORS
     runs = harness.list_runs(loaded, names=names, orders=arrivals, seeds=plan.seeds)
     results = harness.ResultFolder(plan.out, loaded.name) if plan.out else None
-    rows = run_with_progress(loaded, runs, results, workers=workers, device=device, as_json=as_json)
+    rows = run_with_progress(loaded, runs, results, device=device, as_json=as_json)
     if results:
         write_tables(loaded, rows, results)
-    if results and plan.report:
-        page.write(plan.report, loaded, rows, results)
-        output.say(f"report written to {plan.report}")
+    if results and find_spec("matplotlib"):
+        page.write(file := results.folder / f"{loaded.name}.html", loaded, rows, results)
+        output.say(f"page with plots in {file}")
     if not as_json:
         print_tables(loaded, rows)
     return typer.Exit(output.DONE if complete else output.SKIPPED)
@@ -104,11 +99,11 @@ def print_found(suite: str | None, folder: Path) -> bool:
     return complete
 
 
-def print_standing(name: str, features: Path | None, out: Path | None, workers: int | None) -> None:
+def print_standing(name: str, features: Path | None, out: Path | None) -> None:
     """Print a method's line of the leaderboard, after every check of it passed."""
     if features is None:
         raise SettingError("expected --features with --submit, got none; the leaderboard runs on stored features")
-    line = leaderboard.submit(name, features, out=out, workers=workers)
+    line = leaderboard.submit(name, features, out=out)
     output.out.print("\n".join(harness.markdown_table(leaderboard.heads(), [line.cells()])))
 
 
@@ -145,7 +140,6 @@ def run_with_progress(
     runs: list[harness.Run],
     results: harness.ResultFolder | None,
     *,
-    workers: int | None,
     device: str,
     as_json: bool,
 ) -> list[harness.Row]:
@@ -157,7 +151,7 @@ def run_with_progress(
     rows = []
     with output.progress("samples") as bar:
         task = bar.add_task(suite.name, total=sum(lengths.values()), rate="")
-        for run, row in harness.run_all(suite, runs, results, workers=workers, device=device):
+        for run, row in harness.run_all(suite, runs, results, device=device):
             rows.append(row)
             bar.update(task, advance=lengths[run], rate=f"{run.detector} on {', '.join(run.sets)}")
             if as_json:

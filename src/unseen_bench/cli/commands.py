@@ -12,7 +12,6 @@ from unseen.cli import options
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of results; resumes.")]
 Seeds = Annotated[int, typer.Option(help="How many random orders.", min=1)]
-Workers = Annotated[int | None, typer.Option(help="Processes; as many as cores if not given.", min=1, **options.MORE)]
 DeviceOfRuns = Annotated[
     str,
     typer.Option(
@@ -63,13 +62,10 @@ def bench(
         typer.Option(help="Comma-separated names, or module:Class; what needs ID images or the truth stands apart."),
     ] = "",
     seeds: Seeds = 3,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for rows and tables; resumes.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write one HTML file with plots; needs -o.")] = None,
-    as_json: options.AsJson = False,
-    orders: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated: shuffled, id_first, ood_first, temporal, ...", **options.MORE),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for rows, tables and (extra plot) a page; resumes.")
     ] = None,
+    as_json: options.AsJson = False,
     check: Annotated[
         Path | None,
         typer.Option(
@@ -86,12 +82,11 @@ def bench(
     encoder: Annotated[
         str | None, typer.Option(help="Reads --data; the suite's own if not given.", **options.MORE)
     ] = None,
-    workers: Workers = None,
     device: DeviceOfRuns = "cpu",
 ) -> None:
     """Stream every unknown set of a suite through every detector; print verdict and ranking metrics.
 
-    Example: `unseen bench imagenet200 --features features/ --seeds 10 -o results/ --report results/report.html`
+    Example: `unseen bench imagenet200 --features features/ --seeds 10 -o results/`
 
     Detectors see features only, in order, and a run whose early scores follow later samples is refused. What is
     fitted on ID images or routed by the truth stands in tables of its own. `unseen bench compare online neglabel
@@ -102,11 +97,10 @@ def bench(
     if check:
         raise typer.Exit(0 if job.print_found(suite, check) else 1)
     if submit:
-        job.print_standing(submit, features, out, workers)
+        job.print_standing(submit, features, out)
         return
     source = job.Source(suite, features, data, encoder)
-    plan = job.Plan(detectors, seeds, orders, out, report)
-    raise job.run(source, plan, workers=workers, device=device, as_json=as_json)
+    raise job.run(source, job.Plan(detectors, seeds, out), device=device, as_json=as_json)
 
 
 def compare(
@@ -135,7 +129,6 @@ def paper(
         str | None,
         typer.Option(help="Reads --data in place of ViT-B/16; other backbones stay what they are.", **options.MORE),
     ] = None,
-    workers: Workers = None,
     device: DeviceOfRuns = "cpu",
 ) -> None:
     """Run every table and figure of the paper that the data at hand allows; write paper.html, paper.md and paper.tex.
@@ -147,19 +140,13 @@ def paper(
     """
     from unseen_bench.cli import paper as job
 
-    setting = job.Setting(data, features, encoder, seeds, workers, device, out)
+    setting = job.Setting(data, features, encoder, seeds, device, out)
     raise job.run(setting, tables, as_json=as_json)
 
 
 def gap(
     features: options.Features,
     space: options.Space,
-    truth: Annotated[
-        bool, typer.Option("--truth", help="Fit prototypes to the file's labels instead of the text's own guesses.")
-    ] = False,
-    negatives: Annotated[
-        bool, typer.Option("--negatives", help="Measure the negatives, the other bank of the paper, and not the names.")
-    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure the gap between text and image prototypes (Theorems 1-3 of the paper) on your own features.
@@ -173,7 +160,7 @@ def gap(
     """
     from unseen_bench.cli import gap as job
 
-    job.run(features, space, truth=truth, negatives=negatives, as_json=as_json)
+    job.run(features, space, as_json=as_json)
 
 
 def learn(
@@ -185,12 +172,6 @@ def learn(
         "prompts.safetensors"
     ),
     as_json: options.AsJson = False,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the examples (default: as published).", **options.MORE)
-    ] = None,
-    context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a context (default: 16).", **options.MORE)
-    ] = None,
 ) -> None:
     """Learn prompts for your classes from a few photos of each; write a label space that every detector can read.
 
@@ -202,11 +183,10 @@ def learn(
     from unseen_bench.cli import learn as job
     from unseen_bench.methods.prompts import LearnOptions
 
-    raise job.run(examples, LearnOptions(method, epochs, context=context), encoder, space, file, as_json=as_json)
+    raise job.run(examples, LearnOptions(method), encoder, space, file, as_json=as_json)
 
 
 def demo(
-    order: Annotated[str, typer.Option(help="Who arrives when: shuffled, id_first, ood_first, ...")] = "shuffled",
     discover: Annotated[
         bool, typer.Option("--discover", help="Go on: why, groups of the unknown images, and groups that become names.")
     ] = False,
@@ -219,10 +199,10 @@ def demo(
 ) -> None:
     """Run the main job on real images in the package: no download, no GPU, a few seconds.
 
-    Example: `unseen demo --order ood_first --report demo.html`
+    Example: `unseen demo --report demo.html`
 
     Known are six animals; vehicles, digits and clothes are unknown. The truth is used only afterwards, to judge.
     """
     from unseen_bench.cli import demo as job
 
-    job.run(order, report, photos=photos, discover=discover, as_json=as_json)
+    job.run(report, photos=photos, discover=discover, as_json=as_json)

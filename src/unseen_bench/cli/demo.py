@@ -12,9 +12,9 @@ from rich.table import Table
 from unseen import Session
 from unseen import demo as embedded
 from unseen.cli import output
-from unseen.cli.calibration import threshold_in_words
 from unseen.cli.discover import group_lines
 from unseen.cli.edit import print_edit
+from unseen.cli.session import threshold_in_words
 from unseen.discover import Group, Grouping, explain, group, promote
 from unseen.report import charts, group_page, stream_page
 from unseen.verdicts import Verdicts
@@ -42,18 +42,11 @@ WRITTEN = ("digit",)  # what somebody who looks at the pictures writes where sug
 METRICS = {"auroc": "AUROC", "fpr95_id": "FPR95", "accuracy": "right name"}
 
 
-def run(
-    order: str,
-    report: Path,
-    *,
-    photos: Path | None,
-    discover: bool,
-    as_json: bool,
-) -> None:
+def run(report: Path, *, photos: Path | None, discover: bool, as_json: bool) -> None:
     """Stream the embedded images through a detector; print its verdicts and, afterwards, how right they are."""
     pack, truth = embedded.load(), embedded_truth()
-    order_of_arrival = truth.arrival(order, seed=0)
-    pack, truth = pack[order_of_arrival], truth[order_of_arrival]
+    order = truth.arrival("shuffled", seed=0)
+    pack, truth = pack[order], truth[order]
     if photos:
         _write_photos(pack, truth, photos, as_json=as_json)
         return
@@ -68,11 +61,11 @@ def run(
     # the same detector as it was before the first sample: what learning adds is the difference
     before = session.detector.score(session.detector.start(), pack.z)
     frozen = judge(session.detector, before, truth)
-    log = stream_page.StreamLog.beside(report)
+    log = stream_page.StreamLog(pages=stream_page.ImagePages.beside(report))
     log.add(pack.keys, verdicts, pack.thumbnails)
     stream_page.write(report, log, session, title="unseen demo", sections=[_truth_section(frozen, learning)])
     if as_json:
-        run = {"detector": session.detector.name, "order": order, "report": str(report)}
+        run = {"detector": session.detector.name, "report": str(report)}
         counts = {"samples": len(verdicts), **verdicts.counts}
         threshold = {"threshold": session.threshold, "recall_interval": session.recall_interval}
         metrics = {"frozen": frozen.metrics, "learning": learning.metrics, **_right_shares(verdicts, learning)}

@@ -4,25 +4,20 @@ import math
 from pathlib import Path
 
 import torch
-from jaxtyping import Int
 from rich.table import Table
-from torch import Tensor
 
 from unseen import LabelSpace
 from unseen.cli import output
-from unseen.errors import DataError
-from unseen.features import Features, load_features
+from unseen.features import load_features
 from unseen_bench import theory
 
 
-def run(features: str, space: Path, *, truth: bool, negatives: bool, as_json: bool) -> None:
+def run(features: str, space: Path, *, as_json: bool) -> None:
     """Measure the gap and print it."""
     labels, images = LabelSpace.load(space), load_features(features)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))  # regret is of a stream
-    known = _truth(images, labels, features)[order] if truth else None
-    count = len(labels.negatives if negatives else labels.names)
-    with output.err.status(f"fitting {count:,} prototypes to {len(images):,} samples"):
-        found = theory.measure(labels, images.z[order], truth=known, negatives=negatives)
+    with output.err.status(f"fitting {len(labels.names):,} prototypes to {len(images):,} samples"):
+        found = theory.measure(labels, images.z[order])
     if as_json:
         output.emit(gap_record(found))
     else:
@@ -34,14 +29,14 @@ def gap_record(found: theory.Gap) -> dict[str, object]:
     best, regret = found.best, found.regret
     return {
         "modality": found.modality._asdict(),
-        "labels": "truth" if found.by_truth else "pseudo",
+        "labels": "pseudo",
         "distance": float(found.distance.sum()),
         "bound": float(found.bound.bound.sum()),
         "rank": found.bound.rank,
         "leading_bound": float(found.leading_bound.bound.sum()),
         "leading_rank": found.leading_bound.rank,
         "own_bound": float(found.own_bound.sum()),
-        "of": "negatives" if found.of_negatives else "names",
+        "of": "names",
         "converged": best.converged,
         "residual": best.largest_residual,
         "iterations": best.iterations,
@@ -68,8 +63,7 @@ def print_gap(found: theory.Gap) -> None:
         f"text-text {modality.text_text:.3f} · centroids {modality.centroids:.3f} apart"
     )
     output.out.print(
-        f"best bank of {'negatives' if found.of_negatives else 'names'} for "
-        f"{'true ' if found.by_truth else 'pseudo-'}labels: {'converged' if best.converged else 'NOT converged'}, "
+        f"best bank of names for pseudo-labels: {'converged' if best.converged else 'NOT converged'}, "
         f"largest residual {best.largest_residual:.2g}{median}, wanted {theory.NUMBERS.tolerance:g}, "
         f"after {best.iterations} iterations; "
         f"{int((best.sign < 0).sum())} classes point against the closed form, "
@@ -111,18 +105,3 @@ def _points(regret: theory.Regret, points: int = 8) -> list[tuple[int, float, fl
     total = len(regret.loss)
     chosen = sorted({max(1, total * part // points) for part in range(1, points + 1)})
     return [(n, float(regret.curve[n - 1]), float(regret.bound[n - 1])) for n in chosen]
-
-
-def _truth(images: Features, labels: LabelSpace, where: str) -> Int[Tensor, " n"]:
-    """The file's labels as positions among the known names: by name where all match, else by equal count."""
-    if images.labels is None:
-        raise DataError(f"expected labels in {where} for --truth, got none; leave --truth out")
-    position = {name: index for index, name in enumerate(labels.names)}
-    if images.classes and all(name in position for name in images.classes):
-        return torch.tensor([position[name] for name in images.classes])[images.labels]
-    if len(images.classes) not in (0, len(labels.names)):
-        raise DataError(
-            f"expected the classes of {where} to be names of the label space, "
-            f"got {len(images.classes)} others for {len(labels.names)} names; leave --truth out"
-        )
-    return images.labels

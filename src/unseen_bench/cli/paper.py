@@ -22,7 +22,6 @@ class Setting(NamedTuple):
     features: Path | None
     encoder: str | None
     seeds: int
-    workers: int | None
     device: str
     out: Path
 
@@ -42,7 +41,7 @@ def run(given: Setting, tables: str | None, *, as_json: bool) -> typer.Exit:
                 outcome.missing.append(f"{name} was left out: {error}")
                 continue
             results, runs = harness.ResultFolder(given.out, suite.name), exhibit.runs(suite, given.seeds)
-            rows = run_with_progress(suite, runs, results, workers=given.workers, device=given.device, as_json=False)
+            rows = run_with_progress(suite, runs, results, device=given.device, as_json=False)
             outcome.add(suite, rows)
         output.say(f"{exhibit.name}: {outcome.state}")
         outcomes.append(outcome)

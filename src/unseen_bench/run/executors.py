@@ -52,6 +52,7 @@ class RuleNumbers:
     calls: int = 32  # into which the whole stream of the first seed is cut
     rounding: float = 1e-13  # above what another shape of a matrix product changes in float64
     points: int = 20  # of the curves over a stream
+    little: int = 20_000  # samples of all runs: fewer are done before another process has imported torch
 
 
 NUMBERS = RuleNumbers()
@@ -275,13 +276,14 @@ def run_all(
 ) -> Iterator[tuple[Run, Row]]:
     """Yield each run with its row, in the order of `runs`; what `results` holds is read, the rest computed and added.
 
-    There are `workers` processes, as many as cores if not given; on another device than the CPU one does all runs, and
-    those that differ only in the arrival order together.
+    There are `workers` processes: if not given, as many as cores, and one for little work. On another device than the
+    CPU one does all runs, and those that differ only in the arrival order together.
     """
 
     def compute(missing: list[int]) -> Iterator[Row]:
         chosen = [runs[position] for position in missing]
-        count = min(workers or core_count(), len(chosen))
+        is_little = len(suite.pool.z) * len(chosen) < NUMBERS.little
+        count = min(workers or (1 if is_little else core_count()), len(chosen))
         found = on_device(suite, chosen, device) if device != CPU else in_processes(suite, chosen, count)
         for row, samples in found:
             if results:

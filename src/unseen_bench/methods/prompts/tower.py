@@ -65,7 +65,7 @@ class PromptTower:
         if ids.shape[1] > limit:
             raise LabelError(
                 f"expected prompts of at most {limit} tokens, got {ids.shape[1]} in {max(prompts, key=len)[:60]!r}; "
-                "use a shorter context (--context) or shorter names"
+                "use shorter names, or a shorter context (LearnOptions)"
             )
         if ids[:, 1 : 1 + len(own)].tolist() != [own] * len(ids):
             raise EncoderError(f"expected a tokenizer that keeps {context!r} apart from names, got one that joins them")
