@@ -71,8 +71,8 @@ class Stream:
 
     def score(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
         """Verdicts for a block without learning anything."""
-        verdicts = self.readers.score(joined(batches))
-        return split_by_batch(BatchVerdicts(-1, verdicts.structured(), verdicts.names), batches)
+        z, session = joined(batches), self.readers
+        return split_by_batch(BatchVerdicts.of(-1, session.score(z), z, session.detector.labels), batches)
 
     def observe(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
         """Learn from a block, wait until it is on disk, then let readers see it and answer."""
@@ -198,8 +198,8 @@ class Stream:
             return ServiceError(422, what, "key_reused")
         kept = self._answers.get(found.key)
         if kept is None:
-            now = self.writer.score(joined([batch]))
-            kept = BatchVerdicts(found.first, now.structured(), now.names)
+            z = joined([batch])
+            kept = BatchVerdicts.of(found.first, self.writer.score(z), z, self.labels)
         return replace(kept, repeated=True)
 
     def _learn(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
@@ -208,8 +208,7 @@ class Stream:
         keyed = ((batch, seq) for batch, seq in numbered if batch.idempotency is not None)
         receipts = [Receipt(batch.idempotency or b"", batch.digest, seq, len(batch)) for batch, seq in keyed]
         with self._appended_meanwhile(JournalEntry("observe", len(z), z.numpy().tobytes()), receipts):
-            verdicts = self.writer.observe(z)
-            block = BatchVerdicts(first, verdicts.structured(), verdicts.names)
+            block = BatchVerdicts.of(first, self.writer.observe(z), z, self.labels)
             self.replay_seconds += time.perf_counter() - started
         self._remember(block, receipts)
         self._publish()
@@ -281,8 +280,8 @@ class Stream:
         else:
             flat = torch.frombuffer(bytearray(entry.payload), dtype=self.labels.id_anchors.dtype)
             # cloned, because torch aligns its own memory, and norms and products round by alignment
-            verdicts = self.writer.observe(flat.view(entry.count, self.labels.dim).clone())
-            self._remember(BatchVerdicts(self.at.seq, verdicts.structured(), verdicts.names), receipts)
+            z = flat.view(entry.count, self.labels.dim).clone()
+            self._remember(BatchVerdicts.of(self.at.seq, self.writer.observe(z), z, self.labels), receipts)
 
     def _compare_arithmetic(self) -> None:
         """Note what computes, and a fault where a replay could not give the bits that were learned."""
