@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from fastapi import Request
+from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from unseen.errors import ServiceError
-from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys, bearer_secret
+from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys
 from unseen.serve.http.bodies import RAW, idempotency_key, read_samples
 from unseen.serve.http.events import EventHub
 from unseen.serve.http.log import RequestLog
@@ -73,7 +74,10 @@ class Service:
 
     def key_of(self, scope: Scope) -> ApiKey:
         """The key a request carries; refuse one that is missing, wrong or expired where one is needed."""
-        return self.keys.check(bearer_secret(scope)) if self.needs_key else LOCAL
+        if not self.needs_key:
+            return LOCAL
+        scheme, _, secret = Headers(scope=scope).get("authorization", "").partition(" ")
+        return self.keys.check(secret if scheme.lower() == "bearer" else None)
 
     def may(self, scope: Scope, entry: StreamEntry) -> bool:
         """Whether a caller may still read a stream: its key may have been revoked, the stream deleted."""

@@ -163,15 +163,16 @@ class StreamStore:
 
     def find(self, id: str, owner: str) -> StreamEntry:
         """One stream; to others than its owner it does not exist."""
-        self._retry()
         entry = self.entries.get(id)
         if entry is None or owner not in (EVERYONE, entry.config.owner):
             raise ServiceError(404, "expected the id of one of your streams, got another; list them first")
+        if entry.status == "waiting":
+            self._retry()
         return entry
 
     def snapshot_if_due(self, stream: Stream) -> None:
         """Let the keeper thread take snapshots that are due, by samples or by the time a restart would take."""
-        due = [stream] if stream.snapshot_due else []
+        due = [stream] if stream.at.seq - stream.snapshotted >= stream.durability.every else []
         if time.monotonic() - self._summed > 1:
             self._summed = time.monotonic()
             due += self._costly_streams()
