@@ -4,8 +4,9 @@
     make soak SOAK_SECONDS=120
 
 Callers observe with idempotency keys and send again whatever was not answered. Meanwhile the service is killed, its
-disk is full (a limit on the size of files) or slow (other writers that wait for it), bad clients call, and the clock
-that log lines and keys read jumps. At the end every acknowledged sample must be in the journal once, in its place.
+disk is full (a limit on the size of files) or slow (other writers that wait for it), bad clients call, slow ones do not
+read, and the clock that log lines and keys read jumps. Every fault has its turn, and a kill comes at least every half
+minute. At the end every acknowledged sample must be in the journal once, in its place.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import tempfile
 import threading
 import time
 import uuid
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ SPAWN = multiprocessing.get_context("spawn")
 ROOM = 12 << 20  # bytes a file may have while the disk counts as full
 BUDGET = 1 << 30  # bytes of memory that the service may take at most
 CALLERS = 6
+FAULTS = ("kill", "stop", "full_disk", "slow_disk", "bad_clients", "slow_readers", "clock_jump")
 
 
 def main() -> None:
@@ -56,7 +58,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         row = Soak(Path(folder), arguments.detector, arguments.seed).run(arguments.seconds)
     print(json.dumps(row) if arguments.json else "\n".join(f"{name:>16}  {value}" for name, value in row.items()))
-    if row["lost"] or row["doubled"] or row["peak_memory_mb"] > BUDGET >> 20:
+    if row["lost"] or row["doubled"] or row["peak_memory_mb"] > BUDGET >> 20 or not row["kill"]:
         sys.exit(1)
 
 
@@ -69,7 +71,7 @@ class Soak:
         self.labels.save(folder / "space")
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.faults = dict.fromkeys(("kill", "stop", "full_disk", "slow_disk", "bad_clients", "clock_jump"), 0)
+        self.faults, self.killed, self.turns = dict.fromkeys(FAULTS, 0), time.monotonic(), list[str]()
         self.calls = Calls(self.labels)
         self.peak = 0
         self.process = self._started()
@@ -84,7 +86,7 @@ class Soak:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             self._watched(self.choice.uniform(1, 4))
-            fault = self.choice.choice(list(self.faults))
+            fault = self._next_fault(min(20.0, seconds / 3))
             self.faults[fault] += 1
             getattr(self, fault)()
         self.calls.stopping.set()
@@ -92,7 +94,14 @@ class Soak:
             thread.join(120)
         return self._result()
 
+    def _next_fault(self, between: float) -> str:
+        """A kill where there was none for so many seconds, else the next of all faults in a random order."""
+        if not self.turns:
+            self.turns = self.choice.sample(FAULTS, len(FAULTS))
+        return "kill" if time.monotonic() - self.killed > between else self.turns.pop()
+
     def kill(self) -> None:
+        self.killed = time.monotonic()
         os.kill(self.process.pid or 0, signal.SIGKILL)
         self._again()
 
@@ -126,6 +135,14 @@ class Soak:
                     connection.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 9999\r\n\r\n".encode())
             except OSError:
                 continue
+
+    def slow_readers(self) -> None:
+        """Ask for states and events, and read nothing of them for a while."""
+        with ExitStack() as held:
+            for path in [f"/v1/streams/{id}/{what}" for id in self.calls.ids for what in ("state", "events")] * 4:
+                one = held.enter_context(socket.create_connection(("127.0.0.1", self.port), timeout=5))
+                one.sendall(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+            self._watched(3)
 
     def clock_jump(self) -> None:
         """Start the service again with a clock that is hours off."""
