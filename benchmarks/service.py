@@ -1,10 +1,11 @@
-"""How many durable observes a second the service acknowledges, beside a naive server.
+"""How many durable observes a second the service acknowledges, beside what the disk itself can do.
 
     python benchmarks/service.py                     # a table
     python benchmarks/service.py --json              # one JSON object per line
 
-Everything is on loopback and bounded by --seconds per case; server and load share the machine's cores. `naive` observes
-one sample at a time with the same detector and writes nothing. Callers reuse connections and send float32 rows.
+Everything is on loopback and bounded by --seconds per case; server and load share the machine's cores. Callers reuse
+connections and send float32 rows. Loads take turns, --rounds times; before each, as many bytes as a sample has are
+appended to a file and waited for, again and again: `of disk` is observes for each of those.
 
 Every answer is checked: each sample is answered once, under a number of its own, and the margins of the first samples
 are those of a session that observes them in that order.
@@ -22,19 +23,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
-import uvicorn
-from fastapi import FastAPI, Request
-from starlette.concurrency import run_in_threadpool
 
 from unseen import LabelSpace, Session, detectors
 from unseen.serve.client import Client
-from unseen.serve.run import listening_socket, run
+from unseen.serve.run import run
 from unseen.serve.settings import Settings
 from unseen_bench.run import Row, command, markdown_table
 from unseen_bench.run.command import Arguments
@@ -58,7 +57,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--compute", type=int, default=1, help="cores that compute one block, of every server")
     parser.add_argument("--folder", default=None, help="where the journal goes; a real disk, not a memory file system")
-    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=LOADS)
     arguments = command.parse(parser)
     command.show(measure_all(arguments), arguments, table)
@@ -75,21 +74,31 @@ def measure_all(arguments: Arguments) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         space = Path(folder) / "space.safetensors"
         labels.save(space)
-        for clients, batch in (loads[name] for name in arguments.loads):
-            for server in arguments.servers:
-                yield measure(arguments, Path(folder), space, z, server, clients, batch)
+        for turn, name in product(range(arguments.rounds), arguments.loads):
+            disk = fsyncs(Path(folder) / "appended", z[0].numpy().tobytes(), arguments.seconds / 4)
+            row = measure(arguments, Path(folder) / f"{name}-{turn}", space, z, *loads[name])
+            yield row | {"fsyncs_per_second": disk, "of_disk": row["per_second"] / disk}
 
 
-def measure(
-    arguments: Arguments, folder: Path, space: Path, z: torch.Tensor, server: str, clients: int, batch: int
-) -> Row:
-    """How fast one server answered; `cpu_us` is its CPU time per sample, which other work hardly changes."""
+def fsyncs(path: Path, data: bytes, seconds: float) -> float:
+    """How often a second the disk says that it has what was appended to a file."""
+    started, count = time.perf_counter(), 0
+    with path.open("wb", buffering=0) as file:
+        while (elapsed := time.perf_counter() - started) < seconds or not count:
+            file.write(data)
+            os.fsync(file.fileno())
+            count += 1
+    return count / elapsed
+
+
+def measure(arguments: Arguments, data: Path, space: Path, z: torch.Tensor, clients: int, batch: int) -> Row:
+    """How fast the service answered; `cpu_us` is its CPU time per sample, which other work hardly changes."""
     ours, theirs = SPAWN.Pipe()
-    options = (theirs, folder / f"{server}-{batch}", space, arguments.detector, server, arguments.compute)
-    process = SPAWN.Process(target=SERVERS[server], args=options, daemon=True)
+    options = (theirs, data, space, arguments.detector, arguments.compute)
+    process = SPAWN.Process(target=service, args=options, daemon=True)
     process.start()
     if not ours.poll(120):
-        sys.exit(f"the {server} server did not start")
+        sys.exit("the service did not start")
     host, path = ours.recv()
     try:
         warm, load = (Load(host, observes(host, path, z, batch), clients) for _ in range(2))
@@ -102,15 +111,15 @@ def measure(
         process.join()
     errors, samples = load.errors + warm.errors, len(load.times) * batch
     if not samples:
-        sys.exit(f"the {server} server answered nothing")
-    if server != "naive" and not errors:
+        sys.exit("the service answered nothing")
+    if not errors:
         verify(warm.answers + load.answers, LabelSpace.load(space), z, arguments.detector, batch)
-    row = {"server": server, "clients": clients, "batch": batch, "seconds": elapsed, "samples": samples}
+    row = {"clients": clients, "batch": batch, "seconds": elapsed, "samples": samples}
     row |= {"per_second": samples / elapsed, **percentiles(load.times), "cpu_us": 1e6 * spent / samples}
     return row | {"errors": errors}
 
 
-def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
+def service(pipe: Connection, data: Path, space: Path, detector: str, threads: int) -> None:
     def announce(text: str) -> None:
         threading.Thread(target=create, args=(text.split()[2],), daemon=True).start()
 
@@ -122,27 +131,6 @@ def service(pipe: Connection, data: Path, space: Path, detector: str, kind: str,
 
     settings = Settings(data, encoder=None, compute=threads)
     run(settings, port=0, demo=False, announce=announce)
-
-
-def naive(pipe: Connection, data: Path, space: Path, detector: str, kind: str, threads: int) -> None:
-    """Serve what a first version would be: a lock, one sample at a time, nothing on disk."""
-    session = Session(detectors.make(detector, LabelSpace.load(space)))
-    lock = threading.Lock()
-    app = FastAPI()
-
-    def observe(body: bytes) -> list[dict[str, object]]:
-        torch.set_num_threads(threads)
-        with lock:
-            z = torch.frombuffer(bytearray(body), dtype=torch.float32).view(-1, session.detector.labels.dim)
-            return [session.observe(sample[None])[0]._asdict() for sample in z]
-
-    @app.post("/observe")
-    async def route(request: Request) -> list[dict[str, object]]:
-        return await run_in_threadpool(observe, await request.body())
-
-    listener = listening_socket("127.0.0.1", 0)
-    pipe.send((f"127.0.0.1:{listener.getsockname()[1]}", "/observe"))
-    uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
 
 
 def observes(host: str, path: str, z: torch.Tensor, batch: int) -> list[bytes]:
@@ -240,20 +228,12 @@ def verify(answers: list[tuple[int, bytes]], labels: LabelSpace, z: torch.Tensor
 
 
 def table(rows: list[Row]) -> Iterator[str]:
-    heads = ("server", "callers", "batch", "samples", "per second", "p50 ms", "p99 ms", "CPU µs", "errors")
-    yield from markdown_table((*heads, "of naive"), (cells(row, rows) for row in rows))
+    heads = ("callers", "batch", "samples", "per second", "p50 ms", "p99 ms", "CPU µs", "errors", "fsyncs/s")
+    numbers = ("clients", "batch", "samples", "per_second", "p50_ms", "p99_ms", "cpu_us", "errors", "fsyncs_per_second")
+    cells = ((*(f"{row[name]:,.0f}" for name in numbers), f"{row['of_disk']:.2f}") for row in rows)
+    yield from markdown_table((*heads, "of disk"), cells)
     yield f"\n{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; other work on the machine slows every row"
 
-
-def cells(row: Row, rows: list[Row]) -> tuple[str, ...]:
-    alike = [other for other in rows if (other["clients"], other["batch"]) == (row["clients"], row["batch"])]
-    rates = {other["server"]: other["per_second"] for other in alike}
-    ratio = f"{row['per_second'] / rates['naive']:.2f}" if "naive" in rates else ""
-    numbers = ("clients", "batch", "samples", "per_second", "p50_ms", "p99_ms", "cpu_us", "errors")
-    return row["server"], *(f"{row[name]:,.0f}" for name in numbers), ratio
-
-
-SERVERS: dict[str, Callable[..., None]] = {"durable": service, "naive": naive}
 
 if __name__ == "__main__":
     main()
