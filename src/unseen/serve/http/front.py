@@ -161,12 +161,12 @@ def refuse_other_sites(scope: Scope, headers: Headers) -> None:
 
     A browser names the site in Sec-Fetch-Site, also where it sends no Origin. A person may follow a link to the page.
     """
-    if any(name.startswith(FORWARDED) for name in headers):
-        raise _cross_site()
+    is_proxied = any(name.startswith(FORWARDED) for name in headers)
     site, is_link = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode") == "navigate"
     is_other = site not in (None, "same-origin", "none") and not (is_link and scope["path"] in FILES)
-    if is_other or not _is_own(headers.get("host", ""), headers.get("origin")):
-        raise _cross_site()
+    if is_proxied or is_other or not _is_own(headers.get("host", ""), headers.get("origin")):
+        what = "expected a call from this machine, got one on behalf of another; use an API key"
+        raise ServiceError(403, what, "origin")
 
 
 @lru_cache(64)
@@ -176,9 +176,3 @@ def _is_own(host: str, origin: str | None) -> bool:
         return is_loopback(own.hostname or "") and (origin is None or urlsplit(origin).netloc == own.netloc)
     except ValueError:
         return False
-
-
-def _cross_site() -> ServiceError:
-    return ServiceError(
-        403, "expected a call from this machine, got one on behalf of another; use an API key", "origin"
-    )
