@@ -2,7 +2,7 @@
 
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request
@@ -70,7 +70,9 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     return response
 
 
-HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {  # what else is raised goes to Front
+HANDLERS: dict[
+    int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]
+] = {  # what else is raised goes to Front
     RequestValidationError: on_invalid_parameter,
     HTTPException: on_http_exception,
 }
