@@ -70,9 +70,8 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     return response
 
 
-HANDLERS: dict[
-    int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]
-] = {  # what else is raised goes to Front
+# what else is raised, Front answers
+HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
     RequestValidationError: on_invalid_parameter,
     HTTPException: on_http_exception,
 }
