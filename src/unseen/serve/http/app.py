@@ -26,8 +26,7 @@ def create_app(service: Service, *, demo: bool = False, opening_seconds: float =
         yield
         if feeding:
             feeding.cancel()
-        store.stopping = True
-        service.events.close()
+        service.end_listening()
         await asyncio.wait([opening], timeout=opening_seconds)  # a long replay starts again next time
         await service.close()
 
