@@ -1,10 +1,12 @@
-"""How many durable observes a second the service acknowledges, beside a naive server.
+"""How many durable observes a second the service acknowledges, beside what the disk itself can do.
 
     python benchmarks/service.py                     # a table
     python benchmarks/service.py --json              # one JSON object per line
 
-Everything is on loopback and bounded by --seconds per case; server and load share the machine's cores. `naive` observes
-one sample at a time with the same detector and writes nothing. Callers reuse connections and send float32 rows.
+Everything is on loopback and bounded by --seconds per case; server and load share the machine's cores. Callers reuse
+connections and send float32 rows. Loads take turns, --rounds times; before each, as many bytes as a sample has are
+appended to a file and waited for, again and again: `of disk` is observes for each of those. The journal lies where
+temporary files do: TMPDIR should name a real disk, not a memory file system.
 
 Every answer is checked: each sample is answered once, under a number of its own, and the margins of the first samples
 are those of a session that observes them in that order.
@@ -14,27 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import os
 import re
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from itertools import product
 from pathlib import Path
 
 import torch
-import uvicorn
-from fastapi import FastAPI, Request
-from starlette.concurrency import run_in_threadpool
 
 from served import RAW, Service
 from unseen import LabelSpace, Session
-from unseen.serve.run import listening_socket
 from unseen_bench.run import Row, command, markdown_table
 from unseen_bench.run.command import Arguments, percentiles
 from unseen_bench.run.synthetic import label_space, stream
@@ -50,6 +45,7 @@ def main() -> None:
     parser.add_argument("--known", type=int, default=1_000)
     parser.add_argument("--negatives", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--rounds", type=int, default=2)
     arguments = command.parse(parser)
     command.show(measure_all(arguments), arguments, table)
 
@@ -57,79 +53,39 @@ def main() -> None:
 def measure_all(arguments: Arguments) -> Iterator[Row]:
     labels = label_space(arguments.known, arguments.negatives, DIM)
     z = stream(labels, 4096)
-    for clients, batch in LOADS:
-        for name, server in SERVERS.items():
-            with tempfile.TemporaryDirectory() as folder, server(Path(folder), labels) as served:
-                row = measure(served, z, labels if name == "durable" else None, clients, batch, arguments.seconds)
-            yield {"server": name, **row}
+    for _, (clients, batch) in product(range(arguments.rounds), LOADS):
+        with tempfile.TemporaryDirectory() as folder:
+            disk = fsyncs(Path(folder) / "appended", z[0].numpy().tobytes(), arguments.seconds / 4)
+            with Service(Path(folder), "--encoder", "none") as service:
+                row = measure(service, z, labels, clients, batch, arguments.seconds)
+        yield row | {"fsyncs_per_second": disk, "of_disk": row["per_second"] / disk}
 
 
-@dataclass(frozen=True)
-class Server:
-    """Where a server is, what is in front of the rows of a request, and its process."""
-
-    port: int
-    head: str
-    process: int
-
-
-@contextmanager
-def durable(folder: Path, labels: LabelSpace) -> Iterator[Server]:
-    with Service(folder, "--encoder", "none") as service:
-        path = service.create(labels, settings=b'{"detector": "pooled"}')
-        head = f"POST {path}/observe HTTP/1.1\r\nauthorization: Bearer {service.keys['a']}\r\n"
-        yield Server(service.url.port or 0, head, service.process.pid)
+def fsyncs(path: Path, data: bytes, seconds: float) -> float:
+    """How often a second the disk says that it has what was appended to a file."""
+    started, count = time.perf_counter(), 0
+    with path.open("wb", buffering=0) as file:
+        while (elapsed := time.perf_counter() - started) < seconds or not count:
+            file.write(data)
+            os.fsync(file.fileno())
+            count += 1
+    return count / elapsed
 
 
-@contextmanager
-def naive(folder: Path, labels: LabelSpace) -> Iterator[Server]:
-    labels.save(folder / "space.safetensors")
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=serve_naively, args=(theirs, folder / "space.safetensors"), daemon=True)
-    process.start()
-    try:
-        yield Server(ours.recv(), "POST /observe HTTP/1.1\r\n", process.pid or 0)
-    finally:
-        process.kill()
-        process.join()
-
-
-def serve_naively(pipe: Connection, space: Path) -> None:
-    """Serve what a first version would be: a lock, one sample at a time, nothing on disk."""
-    session, lock, app = Session(LabelSpace.load(space)), threading.Lock(), FastAPI()
-    torch.set_num_threads(1)
-
-    def observe(body: bytes) -> list[dict[str, object]]:
-        with lock:
-            z = torch.frombuffer(bytearray(body), dtype=torch.float32).view(-1, DIM)
-            return [session.observe(sample[None])[0]._asdict() for sample in z]
-
-    @app.post("/observe")
-    async def route(request: Request) -> list[dict[str, object]]:
-        return await run_in_threadpool(observe, await request.body())
-
-    listener = listening_socket("127.0.0.1", 0)
-    pipe.send(listener.getsockname()[1])
-    uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
-
-
-SERVERS: dict[str, Callable[[Path, LabelSpace], AbstractContextManager[Server]]] = {"durable": durable, "naive": naive}
-
-
-def measure(
-    server: Server, z: torch.Tensor, labels: LabelSpace | None, clients: int, batch: int, seconds: float
-) -> Row:
-    """How fast a server answered; `cpu_us` is its CPU time per sample, which other work hardly changes."""
+def measure(service: Service, z: torch.Tensor, labels: LabelSpace, clients: int, batch: int, seconds: float) -> Row:
+    """How fast the service answered; `cpu_us` is its CPU time per sample, which other work hardly changes."""
+    path, port = service.create(labels, settings=b'{"detector": "pooled"}'), service.url.port or 0
     bodies = [part.numpy().tobytes() for part in z.split(batch)]
-    head = f"{server.head}host: 127.0.0.1:{server.port}\r\ncontent-type: {RAW}\r\ncontent-length: {len(bodies[0])}\r\n"
-    load = Load(server.port, [f"{head}\r\n".encode() + body for body in bodies])
+    head = f"POST {path}/observe HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nauthorization: Bearer {service.keys['a']}\r\n"
+    head += f"content-type: {RAW}\r\ncontent-length: {len(bodies[0])}\r\n\r\n"
+    load = Load(port, [head.encode() + body for body in bodies])
     asyncio.run(load.run(clients, min(WARM, seconds)))
     load.times.clear()
-    before, started = cpu_seconds(server.process), time.perf_counter()
+    before, started = cpu_seconds(service.process.pid), time.perf_counter()
     asyncio.run(load.run(clients, seconds))
-    took, spent, samples = time.perf_counter() - started, cpu_seconds(server.process) - before, len(load.times) * batch
-    if labels and not load.errors:
+    took, spent = time.perf_counter() - started, cpu_seconds(service.process.pid) - before
+    samples = len(load.times) * batch
+    if not load.errors:
         verify(load.answers, labels, z, batch)
     row = {"clients": clients, "batch": batch, "seconds": took, "samples": samples, "per_second": samples / took}
     return row | {**percentiles(load.times), "cpu_us": 1e6 * spent / samples, "errors": load.errors}
@@ -186,17 +142,11 @@ def verify(answers: list[tuple[int, bytes]], labels: LabelSpace, z: torch.Tensor
         sys.exit(f"margins differ by up to {gap} from those of a session")
 
 
-HEADS = ("server", "callers", "batch", "samples", "per second", "p50 ms", "p99 ms", "CPU µs", "errors", "of naive")
-
-
 def table(rows: list[Row]) -> Iterator[str]:
-    lines = []
-    for row in rows:
-        rates = {one["server"]: one["per_second"] for one in rows if one["clients"] == row["clients"]}
-        numbers = ("clients", "batch", "samples", "per_second", "p50_ms", "p99_ms", "cpu_us", "errors")
-        cells = [f"{row[name]:,.0f}" for name in numbers]
-        lines.append((row["server"], *cells, f"{row['per_second'] / rates['naive']:.2f}"))
-    yield from markdown_table(HEADS, lines)
+    heads = ("callers", "batch", "samples", "per second", "p50 ms", "p99 ms", "CPU µs", "errors", "fsyncs/s")
+    numbers = ("clients", "batch", "samples", "per_second", "p50_ms", "p99_ms", "cpu_us", "errors", "fsyncs_per_second")
+    cells = ((*(f"{row[name]:,.0f}" for name in numbers), f"{row['of_disk']:.2f}") for row in rows)
+    yield from markdown_table((*heads, "of disk"), cells)
     yield f"\n{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; other work on the machine slows every row"
 
 

@@ -4,8 +4,9 @@
     make soak SOAK_SECONDS=120
 
 Callers observe with idempotency keys and send again whatever was not answered. Meanwhile the service is killed, its
-disk is full (a limit on the size of files) or slow (other writers that wait for it), bad clients call, and the clock
-that log lines and keys read jumps. At the end every acknowledged sample must be in the journal once, in its place.
+disk is full (a limit on the size of files) or slow (other writers that wait for it), bad clients call, slow ones do not
+read, and the clock that log lines and keys read jumps. Every fault has its turn, and a kill comes at least every half
+minute. At the end every acknowledged sample must be in the journal once, in its place.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import httpx
@@ -37,6 +38,7 @@ from unseen_bench.run.synthetic import label_space
 
 BUDGET = 1 << 30  # bytes of memory that the service may take at most
 CALLERS, DIM = 6, 64
+FAULTS = ("kill", "stop", "full_disk", "slow_disk", "bad_clients", "slow_readers", "clock_jump")
 
 
 def main() -> None:
@@ -47,7 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         row = Soak(Path(folder), arguments.seed).run(arguments.seconds)
     command.show([row], arguments, lambda rows: [f"{name:>16}  {value}" for name, value in rows[0].items()])
-    if row["lost"] or row["doubled"] or row["peak_memory_mb"] > BUDGET >> 20:
+    if row["lost"] or row["doubled"] or row["peak_memory_mb"] > BUDGET >> 20 or not row["kill"]:
         sys.exit(1)
 
 
@@ -56,7 +58,7 @@ class Soak:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.choice, self.peak = folder, random.Random(seed), 0
-        self.faults = dict.fromkeys(("kill", "stop", "full_disk", "slow_disk", "bad_clients", "clock_jump"), 0)
+        self.faults, self.killed, self.turns = dict.fromkeys(FAULTS, 0), time.monotonic(), list[str]()
         self.service = Service(folder, *WORDS, keys=False)
         self.url, self.port = self.service.url.geturl(), self.service.url.port or 0
         self.calls = Calls([self.service.create(label_space(20, 100, DIM)).rsplit("/", 1)[1] for _ in range(2)])
@@ -68,7 +70,7 @@ class Soak:
             ends = time.monotonic() + seconds
             while time.monotonic() < ends:
                 self._watched(self.choice.uniform(1, 4))
-                fault = self.choice.choice(list(self.faults))
+                fault = self._next_fault(min(20.0, seconds / 3))
                 self.faults[fault] += 1
                 getattr(self, fault)()
             self.calls.stopping.set()
@@ -76,7 +78,14 @@ class Soak:
             caller.result()
         return self._result()
 
+    def _next_fault(self, between: float) -> str:
+        """A kill where there was none for so many seconds, else the next of all faults in a random order."""
+        if not self.turns:
+            self.turns = self.choice.sample(FAULTS, len(FAULTS))
+        return "kill" if time.monotonic() - self.killed > between else self.turns.pop()
+
     def kill(self) -> None:
+        self.killed = time.monotonic()
         self._again(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -112,6 +121,14 @@ class Soak:
             with suppress(OSError), self.service.socket() as connection:
                 connection.sendall(self.choice.randbytes(self.choice.randrange(1, 4000)))
                 connection.sendall(half.encode())
+
+    def slow_readers(self) -> None:
+        """Ask for states and events, and read nothing of them for a while."""
+        with ExitStack() as held:
+            for path in [f"/v1/streams/{id}/{what}" for id in self.calls.ids for what in ("state", "events")] * 4:
+                one = held.enter_context(self.service.socket())
+                one.sendall(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+            self._watched(3)
 
     def _watched(self, seconds: float) -> None:
         """Wait, and note how much memory the service takes meanwhile."""

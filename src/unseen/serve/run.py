@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: end the listeners, answer what was asked, close."""
-        self.service.events.close()
+        self.service.end_listening()
         await super().shutdown(sockets)
 
 

@@ -18,6 +18,7 @@ from unseen import Session
 from unseen.detectors import Online
 from unseen.errors import ServiceError
 from unseen.labels import Examples, with_examples
+from unseen.labels.nearest import likely_words
 from unseen.storage.files import save_tensors
 from unseen.verdicts import FIELDS, VERDICTS
 
@@ -76,9 +77,9 @@ def test_a_verdict_has_the_fields_of_every_other_output_and_its_number(server, r
     rows = Z[:2].tolist()
     named = post(server, remote, "observe", json={"features": rows, "keys": ["a.jpg", "b.jpg"]}).json()["verdicts"]
     assert [row["key"] for row in named] == ["a.jpg", "b.jpg"]
-    assert list(named[0]) == [*FIELDS, "seq"]
+    assert {"likely", *named[0]} == {*FIELDS, "likely", "seq"}
     (row,) = remote.score(Z[:1])
-    assert list(row) == list(FIELDS)
+    assert {"likely", *row} == {*FIELDS, "likely"}
     assert row["key"] is None
     assert row["verdict"] == ("unknown" if row["name"] is None else "known")
     refused = post(server, remote, "score", json={"features": rows, "keys": ["a.jpg"]})
@@ -87,6 +88,7 @@ def test_a_verdict_has_the_fields_of_every_other_output_and_its_number(server, r
 
 def test_openapi_describes_bodies_answers_errors_and_the_bearer_key(server):
     document = server.client.http.get("/openapi.json").json()
+    assert sum(map(len, document["paths"].values())) <= 22
     observe = document["paths"]["/v1/streams/{id}/observe"]["post"]
     kinds = {"application/json", RAW, FORM, "image/*"}
     assert set(observe["requestBody"]["content"]) == kinds
@@ -97,7 +99,23 @@ def test_openapi_describes_bodies_answers_errors_and_the_bearer_key(server):
     assert observe["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
     assert {one["name"] for one in observe["parameters"]} == {"id", "Idempotency-Key"}
     assert observe["security"] == [{"HTTPBearer": []}]
-    assert list(document["components"]["schemas"]["VerdictRecord"]["properties"]) == [*FIELDS, "seq"]
+    schemas = document["components"]["schemas"]
+    assert list(schemas["VerdictRecord"]["properties"]) == [*FIELDS, "likely", "seq"]
+    for record in ("VerdictRecord", "ExplanationInfo"):
+        assert schemas[record]["properties"]["verdict"]["enum"] == list(VERDICTS)
+
+
+def test_what_is_not_known_says_what_it_may_be_as_on_the_command_line(server, remote):
+    made = remote.observe(Z[:250], key="all")
+    nearest = dict(zip(range(len(Z)), likely_words(LABELS, Z), strict=True))
+    strange = {row["seq"]: nearest[row["seq"]] for row in made if row["verdict"] != "known"}
+    assert 0 < len(strange) < len(made)
+    for rows in (made, remote.observe(Z[:250], key="all")):  # again: with the words of the first time
+        assert {row["seq"]: row["likely"] for row in rows if "likely" in row} == strange
+    (asked,) = remote.score(Z[[next(iter(strange))]])
+    assert asked.get("likely") == (None if asked["verdict"] == "known" else next(iter(strange.values())))
+    recent = server.client.call("GET", f"/v1/streams/{remote.id}", params={"recent": True})["recent"]["latest"]
+    assert {row["seq"]: row["likely"] for row in recent if "likely" in row}.items() <= strange.items()
 
 
 def test_score_is_pure(remote, server, tmp_path):
@@ -318,9 +336,3 @@ def test_invalid_stream_settings_are_refused(server, space_file, wanted, message
         server.client.create(space_file, **{"detector": "online", **wanted})
     assert caught.value.status == 422
     assert len(server.client.streams()) == count
-
-
-def test_openapi_names_every_verdict(server):
-    shown = server.client.http.get("/openapi.json").json()["components"]["schemas"]
-    for record in ("VerdictRecord", "ExplanationInfo"):
-        assert shown[record]["properties"]["verdict"]["enum"] == list(VERDICTS)

@@ -18,7 +18,6 @@ from helpers.service import (
     Server,
     Service,
     Settings,
-    Stream,
     StreamConfig,
     StreamStore,
     create_app,
@@ -109,41 +108,28 @@ def test_a_snapshot_asked_for_before_a_delete_does_not_make_the_folder_again(tmp
     store.close()
 
 
-def test_a_state_that_is_being_downloaded_outlives_its_stream(tmp_path, monkeypatch):
+@pytest.mark.parametrize("what", ["state", "space"])
+def test_what_is_being_downloaded_outlives_its_stream_and_leaves_nothing(tmp_path, monkeypatch, what):
     app = create_app(Service(Settings(tmp_path / "data", encoder=None)))
-    store, exported = app.state.service.store, Stream.export
+    store, kind = app.state.service.store, Session if what == "state" else LabelSpace
+    save = kind.save
 
-    def export_and_delete(stream, path):
-        at = exported(stream, path)
-        store.delete(store.entries[stream.config.id])
-        return at
-
-    monkeypatch.setattr(Stream, "export", export_and_delete)
-    with TestClient(app, base_url="http://127.0.0.1") as client:
-        id = store.create(LABELS, StreamConfig("", "", "*", "online")).config.id
-        answer = client.get(f"/v1/streams/{id}/state")
-    assert answer.status_code == 200
-    assert Session.load(answer.content, LABELS).snapshot.tally.seen == 0
-    assert not list((tmp_path / "data" / "streams").iterdir())
-
-
-def test_a_label_space_that_is_being_downloaded_outlives_its_stream_and_leaves_nothing(tmp_path, monkeypatch):
-    app = create_app(Service(Settings(tmp_path / "data", encoder=None)))
-    store, save = app.state.service.store, LabelSpace.save
-
-    def delete_before(labels, path):
+    def delete_before(saved, path, **more):
         store.delete(next(iter(store.entries.values())))
-        save(labels, path)
+        save(saved, path, **more)
 
     with TestClient(app, base_url="http://127.0.0.1") as client:
         id = store.create(LABELS, StreamConfig("", "", "*", "online")).config.id
-        monkeypatch.setattr(LabelSpace, "save", delete_before)
-        answer = client.get(f"/v1/streams/{id}/space")
+        monkeypatch.setattr(kind, "save", delete_before)
+        answer = client.get(f"/v1/streams/{id}/{what}")
         monkeypatch.undo()
     assert answer.status_code == 200
-    (tmp_path / "space").write_bytes(answer.content)
-    assert LabelSpace.load(tmp_path / "space").fingerprint == LABELS.fingerprint
     assert not list((tmp_path / "data" / "streams").iterdir())
+    (tmp_path / "file").write_bytes(answer.content)
+    if what == "state":
+        assert Session.load(tmp_path / "file", LABELS).snapshot.tally.seen == 0
+    else:
+        assert LabelSpace.load(tmp_path / "file").fingerprint == LABELS.fingerprint
 
 
 @pytest.mark.parametrize("range_", ["bytes=0-1", "bytes=0-1,5-6", "bytes=x", "bytes=99999999999-", "lines=1", "\xff"])

@@ -18,12 +18,10 @@ from helpers.service import (
     ApiKeys,
     Client,
     Durability,
-    EventHub,
     Server,
     Service,
     Settings,
     StreamConfig,
-    VerdictEvent,
     sample_batch,
 )
 from helpers.streams import stream
@@ -154,32 +152,3 @@ def test_a_listener_that_heard_of_samples_that_are_not_there_hears_what_comes(ke
             time.sleep(0.05)
         (event,) = late.result(10)
     assert event["verdicts"][0]["seq"] >= 4
-
-
-def test_a_slow_listener_is_told_what_it_missed_and_holds_nothing_meanwhile():
-    kept = VerdictEvent(0, 9, "ten")
-
-    async def told() -> list[str]:
-        hub = EventHub(1)
-
-        async def newest(after: int) -> list[VerdictEvent]:
-            return [kept] if kept.last > after else []
-
-        messages = hub.listen("s", -1, newest, lambda: True)
-        seen = [await anext(messages), await anext(messages)]
-        nonlocal_kept(hub)
-        seen.append(await anext(messages))
-        hub.close()
-        return [*seen, *[text async for text in messages]]
-
-    def nonlocal_kept(hub: EventHub) -> None:
-        nonlocal kept
-        for last in range(20, 50, 10):  # each in the place of the one before
-            kept = VerdictEvent(last - 9, last, "ten")
-            hub.wake("s")
-
-    seen = asyncio.run(told())
-    assert seen[1:] == [
-        "id: 9\nevent: verdicts\ndata: ten\n\n",
-        'event: missed\ndata: {"first": 10, "last": 30}\n\nid: 40\nevent: verdicts\ndata: ten\n\n',
-    ]

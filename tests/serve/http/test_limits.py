@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
+from contextlib import suppress
 
 import pytest
+import torch
 
 from helpers.service import LABELS, Client, Limits, Server
-from helpers.streams import stream
+from helpers.streams import space, stream
 
 Z = stream(LABELS, 300)
 
@@ -16,7 +19,10 @@ Z = stream(LABELS, 300)
 def impatient(tmp_path_factory):
     data = tmp_path_factory.mktemp("impatient")
     LABELS.save(data / "space")
-    with Server(data / "data", limits=Limits(body_seconds=1.5, body=200_000, listeners=2)) as server:
+    (data / "data" / "spaces").mkdir(parents=True, mode=0o700)
+    space(negative=8000, dim=512, dtype=torch.float32).save(data / "data" / "spaces" / "large.safetensors")
+    limits = Limits(body_seconds=1.5, write_seconds=1, body=200_000, listeners=2)
+    with Server(data / "data", limits=limits) as server:
         yield server, server.client.create(data / "space", detector="online")
 
 
@@ -59,6 +65,20 @@ def test_a_body_over_the_limit_is_refused(impatient):
     with raw(server) as large:
         large.sendall(request(remote, 10**9) + b"x" * 300_000)
         assert b" 413 " in large.recv(4096)
+
+
+def test_a_reader_that_takes_nothing_of_its_answer_for_a_while_loses_its_connection(impatient):
+    server, _ = impatient
+    large = server.client.create(space="large", detector="mcm")
+    with raw(server) as deaf:
+        deaf.sendall(f"GET /v1/streams/{large.id}/space HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+        assert deaf.recv(12) == b"HTTP/1.1 200"
+        time.sleep(5)  # the system looks at the time when it asks for room: after one second, two at most
+        took, size = 0, 8000 * 512 * 4
+        with suppress(ConnectionError):
+            while took < size and (part := deaf.recv(1 << 20)):
+                took += len(part)
+    assert took < size
 
 
 def test_listeners_are_limited_and_one_that_does_not_read_delays_nobody(impatient):

@@ -184,6 +184,22 @@ def test_a_defect_of_ours_is_answered_counted_and_logged_like_anything_else(tmp_
     ]
 
 
+def test_traces_come_from_the_standard_package(tmp_path):
+    traced = pytest.importorskip(
+        "opentelemetry.instrumentation.fastapi", reason="where traces are wanted"
+    ).FastAPIInstrumentor
+    trace = pytest.importorskip("opentelemetry.sdk.trace")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter").InMemorySpanExporter()
+    provider = trace.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(memory))
+    app = create_app(Service(Settings(tmp_path, encoder=None)))
+    traced.instrument_app(app, tracer_provider=provider)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        client.get("/v1/streams/0123456789abcdef")
+    assert "GET /v1/streams/{id}" in [span.name for span in memory.get_finished_spans()]
+
+
 def test_bad_requests_write_no_lines_to_the_standard_error(caplog):
     hush_libraries()
     with pytest.raises(FormParserError):

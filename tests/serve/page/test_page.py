@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,16 @@ def shot(driver, name):
         driver.save_screenshot(str(Path(SHOTS) / f"{name}.png"))
 
 
+@contextmanager
+def phone(driver):
+    """The page on a phone, where nothing is wider than it."""
+    size = {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 375
+    yield
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def number(driver, name):
     return int(text(driver, name).replace(",", ""))
 
@@ -92,6 +103,9 @@ def test_verdicts_and_curves_update_while_the_page_is_open(browser):
     assert known + unknown == seen
     assert len(browser.find_elements("css selector", "#labels tr")) == 6
     assert "bird, cat, deer, dog, frog, horse" in text(browser, "knows")
+    cards = "return [...document.querySelectorAll('#verdicts li:not(.is-known)')].map(item => item.textContent)"
+    until(lambda: browser.execute_script(cards))
+    assert all("or: " in card for card in browser.execute_script(cards))
     shot(browser, "light")
 
 
@@ -197,51 +211,30 @@ def test_the_page_has_a_dark_theme_and_fits_a_phone(browser):
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(16, 20, 27)"
     browser.execute_script("scrollTo(0, 0)")
     shot(browser, "dark")
-    size = {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= 375
-    shot(browser, "phone")
+    with phone(browser):
+        shot(browser, "phone")
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-DROP = """
-const done = arguments[0], canvas = document.createElement("canvas");
-canvas.getContext("2d").fillRect(0, 0, 20, 20);
-canvas.toBlob((data) => {
-  const moved = new DataTransfer();
-  for (const name of ["one.png", "two.png"]) moved.items.add(new File([data], name, { type: "image/png" }));
-  document.dispatchEvent(new DragEvent("drop", { dataTransfer: moved, cancelable: true }));
-  done();
-});
-"""
-
-
-def test_dropped_images_are_observed_or_scored_and_shown(browser, tmp_path):
+@pytest.fixture
+def remote(browser, tmp_path):
+    """The one stream of a service with an encoder, open in the browser."""
     labels = space(dtype=torch.float32)
     labels.save(tmp_path / "space")
     with serving(tmp_path / "data", Rounding(labels.dim)) as own, Client(own) as client:
-        remote = client.create(tmp_path / "space")
+        made = client.create(tmp_path / "space")
         browser.get(own)
         until(lambda: text(browser, "live") == "live")
-        browser.execute_async_script(DROP)
-        until(lambda: len(browser.find_elements("css selector", "#verdicts img")) == 2)
-        titles = [card.get_attribute("title") for card in browser.find_elements("css selector", "#verdicts li")]
-        assert all(name in " ".join(titles) for name in ("one.png", "two.png"))
-        assert remote.info()["seq"] == 2
-        browser.find_element("id", "learn").click()
-        browser.execute_async_script(DROP)
-        until(lambda: len(browser.find_elements("css selector", "#verdicts img")) == 4)
-        assert remote.info()["seq"] == 2
+        yield made
         browser.get("about:blank")
 
 
-MANY = """
-const done = arguments[0], canvas = document.createElement("canvas");
+DROP = """
+const [count, done] = arguments, canvas = document.createElement("canvas");
 canvas.getContext("2d").fillRect(0, 0, 20, 20);
 canvas.toBlob((data) => {
   const moved = new DataTransfer();
-  for (let i = 0; i < 149; i++) moved.items.add(new File([data], `photo ${i}.png`, { type: "image/png" }));
+  for (let i = 0; i < count; i++) moved.items.add(new File([data], `photo ${i}.png`, { type: "image/png" }));
   moved.items.add(new File([], "empty.png", { type: "image/png" }));
   document.dispatchEvent(new DragEvent("drop", { dataTransfer: moved, cancelable: true }));
   done();
@@ -249,25 +242,20 @@ canvas.toBlob((data) => {
 """
 
 
-def test_of_150_photos_with_an_empty_one_149_are_judged_and_the_bad_one_is_named(browser, tmp_path):
-    labels = space(dtype=torch.float32)
-    labels.save(tmp_path / "space")
-    with serving(tmp_path / "data", Rounding(labels.dim)) as own, Client(own) as client:
-        remote = client.create(tmp_path / "space")
-        browser.get(own)
-        until(lambda: text(browser, "live") == "live")
-        browser.execute_async_script(MANY)
-        until(lambda: text(browser, "skipped-names") == "empty.png: empty file")
-        until(lambda: remote.info()["seq"] == 149)
-        until(lambda: number(browser, "seen") == 149)
-        assert text(browser, "notice") == ""
-        assert len(browser.find_elements("css selector", "#verdicts img")) == 60
-        size = {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= 375
+def test_of_150_dropped_photos_with_an_empty_one_149_are_judged_and_the_bad_one_is_named(browser, remote):
+    browser.execute_async_script(DROP, 149)
+    until(lambda: text(browser, "skipped-names") == "empty.png: empty file")
+    until(lambda: remote.info()["seq"] == 149)
+    until(lambda: number(browser, "seen") == 149)
+    assert text(browser, "notice") == ""
+    assert len(browser.find_elements("css selector", "#verdicts img")) == 60
+    with phone(browser):
         shot(browser, "skipped on a phone")
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        browser.get("about:blank")
+    browser.find_element("id", "learn").click()
+    browser.execute_async_script(DROP, 2)
+    titles = "return [...document.querySelectorAll('#verdicts li')].map(item => item.title).join()"
+    until(lambda: "photo 1.png\nsample not learned from" in browser.execute_script(titles))
+    assert remote.info()["seq"] == 149
 
 
 SCENE = """
@@ -289,23 +277,16 @@ canvas.toBlob((data) => {
 """
 
 
-def test_boxes_dropped_with_their_photo_are_judged_each_and_drawn_on_it(browser, tmp_path):
-    labels = space(dtype=torch.float32)
-    labels.save(tmp_path / "space")
-    with serving(tmp_path / "data", Rounding(labels.dim)) as own, Client(own) as client:
-        remote = client.create(tmp_path / "space")
-        browser.get(own)
-        until(lambda: text(browser, "live") == "live")
-        browser.execute_async_script(SCENE)
-        until(lambda: len(browser.find_elements("css selector", "#scenes rect")) == 2)
-        drawn = browser.find_elements("css selector", "#scenes g")
-        assert {one.get_attribute("class") for one in drawn} <= {"is-known", "is-doubtful", "is-unknown"}
-        titles = [one.get_attribute("textContent") for one in browser.find_elements("css selector", "#scenes title")]
-        assert [title.partition(":")[0] for title in titles] == ["scene.png#1", "scene.png#2"]
-        assert text(browser, "skipped-names") == "scene.png#3: box empty, outside or too small"
-        assert remote.info()["seq"] == 2
-        shot(browser, "boxes")
-        browser.get("about:blank")
+def test_boxes_dropped_with_their_photo_are_judged_each_and_drawn_on_it(browser, remote):
+    browser.execute_async_script(SCENE)
+    until(lambda: len(browser.find_elements("css selector", "#scenes rect")) == 2)
+    drawn = browser.find_elements("css selector", "#scenes g")
+    assert {one.get_attribute("class") for one in drawn} <= {"is-known", "is-doubtful", "is-unknown"}
+    titles = [one.get_attribute("textContent") for one in browser.find_elements("css selector", "#scenes title")]
+    assert [title.partition(":")[0] for title in titles] == ["scene.png#1", "scene.png#2"]
+    assert text(browser, "skipped-names") == "scene.png#3: box empty, outside or too small"
+    assert remote.info()["seq"] == 2
+    shot(browser, "boxes")
 
 
 def test_the_page_calls_no_other_host_and_keeps_its_content_policy(browser, url):
@@ -317,10 +298,8 @@ def test_the_page_calls_no_other_host_and_keeps_its_content_policy(browser, url)
     browser.get(f"{url}/docs")
     until(lambda: len(browser.find_elements("css selector", "#routes section")) > 10)
     shot(browser, "docs")
-    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
-    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    with phone(browser):
+        shot(browser, "docs on a phone")
     complaints = [line["message"] for line in browser.get_log("browser")]
     assert not [line for line in complaints if "Content Security Policy" in line]
 

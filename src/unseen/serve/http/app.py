@@ -26,14 +26,15 @@ def create_app(service: Service, *, demo: bool = False, opening_seconds: float =
         yield
         if feeding:
             feeding.cancel()
-        store.stopping = True
-        service.events.close()
+        service.end_listening()
         await asyncio.wait([opening], timeout=opening_seconds)  # a long replay starts again next time
         await service.close()
 
-    app = FastAPI(title="unseen", version=unseen.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    version = unseen.__version__
+    app = FastAPI(
+        title="unseen", version=version, lifespan=lifespan, docs_url=None, redoc_url=None, exception_handlers=HANDLERS
+    )
     app.router.redirect_slashes = False  # to a host of the caller's choice
-    app.exception_handlers |= HANDLERS
     app.state.service = service
     app.add_middleware(Front, service=service)
     # as they are: an included router is matched twice for every request

@@ -15,13 +15,9 @@ from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from unseen.errors import ServiceError, SettingError, StateError, check_choice
 from unseen.serve.settings import EVERYONE, Settings
-
-if TYPE_CHECKING:
-    from starlette.types import Scope  # `unseen keys` needs no server
 
 log = logging.getLogger("unseen.serve")
 
@@ -175,17 +171,6 @@ def _inode(path: Path) -> int:
 
 def _hashed(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def header(scope: "Scope", wanted: bytes) -> str | None:
-    """A header of a request, the first of that name, or None."""
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), None)
-
-
-def bearer_secret(scope: "Scope") -> str | None:
-    """The secret in the Authorization header of a request, if there is one."""
-    scheme, _, secret = (header(scope, b"authorization") or "").partition(" ")
-    return secret if scheme.lower() == "bearer" else None
 
 
 @lru_cache(64)

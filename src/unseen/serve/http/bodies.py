@@ -19,7 +19,6 @@ from starlette.datastructures import FormData, UploadFile
 
 from unseen import LabelSpace
 from unseen.errors import FeatureError, ServiceError, UnseenError
-from unseen.serve.http.auth import header
 from unseen.serve.http.schema import Samples
 from unseen.serve.settings import INSIDE, Limits
 from unseen.serve.stream.folder import UNFIT
@@ -43,7 +42,7 @@ class SampleBody(NamedTuple):
 
 def media_type(request: Request) -> str:
     """The media type of a request."""
-    return (header(request.scope, b"content-type") or JSON).partition(";")[0].strip().lower()
+    return request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
 
 
 def parse_json(text: str | bytes, model: type[M]) -> M:
@@ -59,7 +58,7 @@ def parse_json(text: str | bytes, model: type[M]) -> M:
 
 def idempotency_key(request: Request) -> str | None:
     """The key that makes a retry harmless, if there is one."""
-    key = header(request.scope, b"idempotency-key")
+    key = request.headers.get("idempotency-key")
     if key is not None and not 0 < len(key) <= 256:
         raise ServiceError(422, f"expected an Idempotency-Key of 1 to 256 characters, got {len(key)}; use a UUID")
     return key
@@ -72,7 +71,24 @@ def form_of(request: Request, limits: Limits) -> AbstractAsyncContextManager[For
 
 async def read_samples(request: Request, dim: int, limits: Limits, run: Run) -> SampleBody:
     """The features of a request, or its images as bytes; what is large is parsed by `run`."""
-    samples = await _parsed(request, dim, limits, run)
+    media = media_type(request)
+    if media == RAW:
+        samples = SampleBody(_rows(await request.body(), dim))
+    elif media == JSON:
+        parse = partial(_from_json, await request.body(), dim, limits)
+        is_small = len(await request.body()) <= 32 << 10  # others are served meanwhile
+        samples = parse() if is_small else await run(parse)
+    elif media == FORM:
+        async with form_of(request, limits) as form:
+            files = [one for one in form.getlist("images") if isinstance(one, UploadFile)]
+            names = [(file.filename or "")[: INSIDE.key] or None for file in files]
+            samples = SampleBody(None, [await file.read() for file in files], names)
+    elif media.startswith("image/"):
+        key = request.query_params.get("key", "")[: INSIDE.key]
+        samples = SampleBody(None, [await request.body()], [key] if key else ())
+    else:
+        known = ", ".join((JSON, RAW, FORM))
+        raise ServiceError(415, f"expected {known} or image/*, got {media!r}; set Content-Type")
     if not 0 < len(samples) <= limits.batch:
         raise ServiceError(
             413, f"expected 1 to {limits.batch} samples, got {len(samples)}; send smaller batches", "batch"
@@ -80,26 +96,6 @@ async def read_samples(request: Request, dim: int, limits: Limits, run: Run) -> 
     if len(samples.keys) not in (0, len(samples)):
         raise ServiceError(422, f"expected {len(samples)} keys, one each, got {len(samples.keys)}; send all or none")
     return samples
-
-
-async def _parsed(request: Request, dim: int, limits: Limits, run: Run) -> SampleBody:
-    """The samples of a request by its media type."""
-    media = media_type(request)
-    if media == RAW:
-        return SampleBody(_rows(await request.body(), dim))
-    if media == JSON:
-        parse = partial(_from_json, await request.body(), dim, limits)
-        return parse() if len(await request.body()) <= 32 << 10 else await run(parse)  # others are served meanwhile
-    if media == FORM:
-        async with form_of(request, limits) as form:
-            files = [one for one in form.getlist("images") if isinstance(one, UploadFile)]
-            names = [(file.filename or "")[: INSIDE.key] or None for file in files]
-            return SampleBody(None, [await file.read() for file in files], names)
-    if media.startswith("image/"):
-        key = request.query_params.get("key", "")[: INSIDE.key]
-        return SampleBody(None, [await request.body()], [key] if key else ())
-    known = ", ".join((JSON, RAW, FORM))
-    raise ServiceError(415, f"expected {known} or image/*, got {media!r}; set Content-Type")
 
 
 def read_space(data: bytes, limits: Limits) -> LabelSpace:

@@ -12,14 +12,13 @@ from starlette.datastructures import UploadFile
 from unseen import LabelSpace
 from unseen.errors import ServiceError
 from unseen.serve.http import bodies, schema
-from unseen.serve.http.auth import header
 from unseen.serve.http.service import Service
 from unseen.serve.settings import Limits
 from unseen.serve.stream.folder import STREAM_ID, StreamConfig
 from unseen.serve.stream.store import StreamEntry
 from unseen.serve.work.jobs import Job, refuse_other_request
 
-WANTED_ID = b"x-unseen-stream"  # in which nginx says what a new stream is to be called: its place follows from that
+WANTED_ID = "x-unseen-stream"  # in which nginx says what a new stream is to be called: its place follows from that
 
 
 class Creation(NamedTuple):
@@ -61,7 +60,7 @@ async def start(service: Service, owner: str, request: Request) -> Job:
     creation = await read_creation(request, service.limits)
     key = bodies.idempotency_key(request)
     id = hashlib.blake2b(f"{owner} {key}".encode(), digest_size=8).hexdigest() if key else secrets.token_hex(8)
-    wanted = header(request.scope, WANTED_ID) if service.settings.behind_proxy else None
+    wanted = request.headers.get(WANTED_ID) if service.settings.behind_proxy else None
     if wanted and STREAM_ID.fullmatch(wanted):
         id = wanted
     if (entry := service.store.entries.get(id)) and entry.config.owner == owner:

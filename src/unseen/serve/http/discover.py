@@ -34,7 +34,7 @@ async def groups(service: Shared, entry: ReadEntry) -> Any:
     return found
 
 
-@router.get(PATH + "/explain/{seq}", response_model=answers.ExplanationInfo)
+@router.get(PATH + "/explain/{seq}", response_model=answers.ExplanationInfo, response_model_exclude_unset=True)
 async def explain(service: Shared, entry: ReadEntry, seq: int) -> Any:
     """Say why a kept sample gets its verdict: nearest names, what speaks against it, similar earlier samples."""
     shown = await service.run_chore(entry.config.owner, partial(kept.explain_sample, entry.opened, seq))

@@ -2,7 +2,7 @@
 
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request
@@ -41,11 +41,6 @@ def error_response(error: BaseException, data: object = "") -> Response:
     return response
 
 
-async def on_error(request: Request, error: Exception) -> Response:
-    """Answer whatever a route raises."""
-    return answer_to(error, request.app.state.service.settings.data)
-
-
 def answer_to(error: Exception, data: object) -> Response:
     """The answer to an error raised on purpose, to a full or failing disk, or to a defect of ours, which is logged."""
     if isinstance(error, sqlite3.Error) or getattr(error, "errno", None) in DISK_IS_FULL:
@@ -75,11 +70,8 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     return response
 
 
-HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+# what else is raised, Front answers
+HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
     RequestValidationError: on_invalid_parameter,
     HTTPException: on_http_exception,
-    Exception: on_error,
-    UnseenError: on_error,
-    OSError: on_error,
-    sqlite3.Error: on_error,
 }

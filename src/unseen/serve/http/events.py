@@ -4,7 +4,6 @@ Nothing waits for it: while it is slow, newer verdicts take the place of older o
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from json import dumps
 from typing import NamedTuple
@@ -29,54 +28,36 @@ class VerdictEvent(NamedTuple):
 Kept = Callable[[int], Awaitable[Sequence[VerdictEvent]]]  # what is kept of the samples after one
 
 
-class EventHub:
-    """The listeners of every stream."""
+def listen(
+    listeners: set[asyncio.Event], most: int, after: int, kept: Kept, may_listen: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """The events of a stream after a sample as text, for one more of its listeners, while the caller may have them."""
+    if len(listeners) >= most:
+        raise ServiceError(429, f"expected at most {most} listeners, got one more; close one", "listeners")
+    return _messages(listeners, after, kept, may_listen)
 
-    def __init__(self, listeners: int) -> None:
-        self._most = listeners
-        self._listeners: dict[str, set[asyncio.Event]] = defaultdict(set)
-        self.is_closed = False
 
-    def wake(self, stream: str) -> None:
-        """Let the listeners of a stream look what is new, or whether it is still there."""
-        for listener in self._listeners.get(stream, ()):
-            listener.set()
-
-    def close(self) -> None:
-        """End every listener's connection."""
-        self.is_closed = True
-        for stream in list(self._listeners):
-            self.wake(stream)
-
-    def listen(self, stream: str, after: int, kept: Kept, may_listen: Callable[[], bool]) -> AsyncIterator[str]:
-        """The events of a stream after a sample as text, while the caller may have them."""
-        if len(self._listeners[stream]) >= self._most:
-            raise ServiceError(429, f"expected at most {self._most} listeners, got one more; close one", "listeners")
-        return self._messages(stream, after, kept, may_listen)
-
-    async def _messages(
-        self, stream: str, after: int, kept: Kept, may_listen: Callable[[], bool]
-    ) -> AsyncIterator[str]:
-        listener, quiet = asyncio.Event(), 0
-        self._listeners[stream].add(listener)  # not before: of a caller that has gone, this is never run
-        try:
-            yield "retry: 2000\n\n"
-            while not self.is_closed and may_listen():
-                listener.clear()
-                events = await kept(after)
-                for event in events:
-                    yield event.text(after)
-                    after = event.last
-                if events:  # what is observed meanwhile comes together
-                    await asyncio.sleep(0.05)
-                quiet = 0 if events or await _is_set(listener) else quiet + 1
-                if quiet >= 5:  # seconds
-                    yield ": still here\n\n"
-                    quiet = 0
-        finally:
-            self._listeners[stream].discard(listener)
-            if not self._listeners[stream]:
-                del self._listeners[stream]
+async def _messages(
+    listeners: set[asyncio.Event], after: int, kept: Kept, may_listen: Callable[[], bool]
+) -> AsyncIterator[str]:
+    listener, quiet = asyncio.Event(), 0
+    listeners.add(listener)  # not before: of a caller that has gone, this is never run
+    try:
+        yield "retry: 2000\n\n"
+        while may_listen():
+            listener.clear()
+            events = await kept(after)
+            for event in events:
+                yield event.text(after)
+                after = event.last
+            if events:  # what is observed meanwhile comes together
+                await asyncio.sleep(0.05)
+            quiet = 0 if events or await _is_set(listener) else quiet + 1
+            if quiet >= 5:  # seconds
+                yield ": still here\n\n"
+                quiet = 0
+    finally:
+        listeners.discard(listener)
 
 
 async def _is_set(listener: asyncio.Event) -> bool:

@@ -8,10 +8,11 @@ from collections import deque
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unseen.errors import ServiceError
-from unseen.serve.http.auth import KEY, ApiKey, header, is_loopback
+from unseen.serve.http.auth import KEY, ApiKey, is_loopback
 from unseen.serve.http.errors import answer_to
 from unseen.serve.http.log import ACCESS, AUDIT
 from unseen.serve.http.service import Service
@@ -31,9 +32,9 @@ READ_HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]  # of what a browser may show
 OPEN = frozenset({"/healthz", "/readyz", "/openapi.json", *FILES})  # what needs no key and reads no stream
-FORWARDED = (b"forwarded", b"via", b"x-forwarded", b"x-real-ip")  # how the headers begin that a proxy adds
+FORWARDED = ("forwarded", "via", "x-forwarded", "x-real-ip")  # how the headers begin that a proxy adds
 CODE_HEADER = b"x-error-code"
-REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
+REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 class Front:
@@ -62,7 +63,7 @@ class Front:
 
     async def _serve(self, scope: Scope, exchange: "Exchange") -> None:
         if not self.service.needs_key:
-            refuse_other_sites(scope)
+            refuse_other_sites(scope, exchange.headers)
         if scope["path"] in OPEN:
             return await self.app(scope, exchange.rest, exchange.send)
         key = scope[KEY] = self.service.key_of(scope)
@@ -78,7 +79,7 @@ class Front:
 
     async def _take_in(self, scope: Scope, exchange: "Exchange", owner: str) -> None:
         """Take in a body within its limits: until it is there, the request holds nothing but its bytes."""
-        claimed, parts, limits = int(header(scope, b"content-length") or 0), exchange.parts, self.limits
+        claimed, parts, limits = int(exchange.headers.get("content-length", 0)), exchange.parts, self.limits
         try:
             async with asyncio.timeout(limits.body_seconds):
                 while True:
@@ -101,10 +102,14 @@ class Front:
     def _note(self, scope: Scope, exchange: "Exchange") -> None:
         seconds, route = time.perf_counter() - exchange.begun, getattr(scope.get("route"), "path", "other")
         status = exchange.status or 499  # the caller has gone
-        self.service.metrics.answered(route, status, seconds, exchange.code)
+        metrics = self.service.metrics
+        metrics.requests.labels(route, status).inc()
+        metrics.latency.labels(route).observe(seconds)
+        if exchange.code:
+            metrics.refused.labels(exchange.code).inc()
         key: ApiKey | None = scope.get(KEY)
         fields = {
-            "request": exchange.id.decode(),
+            "request": exchange.id,
             "method": scope["method"],
             "path": scope["path"][:256],
             "status": status,
@@ -121,12 +126,18 @@ class Front:
 
 
 class Exchange:
-    """One request and its answer: its id, when it came, the parts of its body that were taken in, its status."""
+    """One request and its answer: when it came, the parts of its body that were taken in, its status.
+
+    Its id is the caller's X-Request-Id, or one of ours where there is none that is short and plain.
+    """
 
     def __init__(self, scope: Scope, rest: Receive, send: Send) -> None:
         self.begun, self.status, self.code, self.rest, self._send = time.perf_counter(), 0, "", rest, send
-        self.id, self.size, self.parts = request_id(scope), 0, deque[Message]()
-        self._headers = [*(READ_HEADERS if scope["method"] == "GET" else ANSWER_HEADERS), (b"x-request-id", self.id)]
+        self.headers, self.size, self.parts = Headers(scope=scope), 0, deque[Message]()
+        asked = self.headers.get("x-request-id", "")
+        self.id = asked if REQUEST_ID.fullmatch(asked) else secrets.token_hex(8)
+        added = READ_HEADERS if scope["method"] == "GET" else ANSWER_HEADERS
+        self._added = [*added, (b"x-request-id", self.id.encode())]
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, with the headers that every answer has."""
@@ -134,7 +145,7 @@ class Exchange:
             self.status = message["status"]
             if self.status >= 400:
                 self.code = dict(message["headers"]).get(CODE_HEADER, b"").decode()
-            message["headers"] = [*message["headers"], *self._headers]
+            message["headers"] = [*message["headers"], *self._added]
         await self._send(message)
 
     async def receive(self) -> Message:
@@ -145,25 +156,17 @@ class Exchange:
         return self.parts.popleft()
 
 
-def request_id(scope: Scope) -> bytes:
-    """The caller's X-Request-Id, or an id of ours where there is none that is short and plain."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
-            return bytes(value)
-    return secrets.token_hex(8).encode()
-
-
-def refuse_other_sites(scope: Scope) -> None:
+def refuse_other_sites(scope: Scope, headers: Headers) -> None:
     """Where no key is needed, refuse a call on behalf of another machine, through a proxy, or of another web site.
 
     A browser names the site in Sec-Fetch-Site, also where it sends no Origin. A person may follow a link to the page.
     """
-    if any(name.startswith(FORWARDED) for name, _ in scope["headers"]):
-        raise _cross_site()
-    site, is_link = header(scope, b"sec-fetch-site"), header(scope, b"sec-fetch-mode") == "navigate"
+    is_proxied = any(name.startswith(FORWARDED) for name in headers)
+    site, is_link = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode") == "navigate"
     is_other = site not in (None, "same-origin", "none") and not (is_link and scope["path"] in FILES)
-    if is_other or not _is_own(header(scope, b"host") or "", header(scope, b"origin")):
-        raise _cross_site()
+    if is_proxied or is_other or not _is_own(headers.get("host", ""), headers.get("origin")):
+        what = "expected a call from this machine, got one on behalf of another; use an API key"
+        raise ServiceError(403, what, "origin")
 
 
 @lru_cache(64)
@@ -173,9 +176,3 @@ def _is_own(host: str, origin: str | None) -> bool:
         return is_loopback(own.hostname or "") and (origin is None or urlsplit(origin).netloc == own.netloc)
     except ValueError:
         return False
-
-
-def _cross_site() -> ServiceError:
-    return ServiceError(
-        403, "expected a call from this machine, got one on behalf of another; use an API key", "origin"
-    )

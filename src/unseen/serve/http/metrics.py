@@ -62,13 +62,6 @@ class Metrics:
         ProcessCollector(registry=into)  # memory, open files, CPU seconds
         into.register(StreamCollector(entries))
 
-    def answered(self, route: str, status: int, seconds: float, code: str = "") -> None:
-        """Count a request."""
-        self.requests.labels(route, status).inc()
-        self.latency.labels(route).observe(seconds)
-        if code:
-            self.refused.labels(code).inc()
-
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -13,7 +13,7 @@ from unseen.errors import ServiceError
 from unseen.serve.http import answers, creation, schema, views
 from unseen.serve.http.auth import KEY, LOCAL, SCOPES, ApiKey
 from unseen.serve.http.bodies import RAW
-from unseen.serve.http.events import VerdictEvent
+from unseen.serve.http.events import VerdictEvent, listen
 from unseen.serve.http.service import Service
 from unseen.serve.stream.batch import dump_json
 from unseen.serve.stream.history import UnknownAlarm
@@ -176,7 +176,7 @@ async def inspect(service: Shared, entry: ReadEntry, recent: bool = False) -> Re
 async def delete(service: Shared, entry: AdminEntry) -> dict[str, str]:
     """Delete a stream and everything it learned."""
     await service.run_chore(entry.config.owner, partial(service.store.delete, entry))
-    service.events.wake(entry.config.id)
+    entry.wake()
     return {"deleted": entry.config.id}
 
 
@@ -204,7 +204,8 @@ async def events(
             return []
         return await service.run_chore(entry.config.owner, partial(views.kept_events, entry, after))
 
-    messages = service.events.listen(entry.config.id, after, kept, partial(service.may, request.scope, entry))
+    may_listen = partial(service.may, request.scope, entry)
+    messages = listen(entry.listeners, service.limits.listeners, after, kept, may_listen)
     return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 

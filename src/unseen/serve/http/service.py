@@ -1,4 +1,4 @@
-"""What all routes share: streams, keys, limits, the encoder, listeners and counters."""
+"""What all routes share: streams, keys, limits, the encoder and counters."""
 
 import asyncio
 import os
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from fastapi import Request
+from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from unseen.errors import ServiceError
-from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys, bearer_secret
+from unseen.serve.http.auth import LOCAL, ApiKey, ApiKeys
 from unseen.serve.http.bodies import RAW, idempotency_key, read_samples
-from unseen.serve.http.events import EventHub
 from unseen.serve.http.log import RequestLog
 from unseen.serve.http.metrics import Metrics
 from unseen.serve.settings import Settings
@@ -60,8 +60,8 @@ class Service:
         self.settings, self.limits = settings, settings.limits
         self.store = StreamStore(DataFolder(settings.data), settings)
         self.keys = ApiKeys(settings.data)
-        self.events, self.rate = EventHub(self.limits.listeners), RateLimiter(self.limits.rate)
-        self.metrics, self.jobs = Metrics(self.store.entries.values), Jobs(self.limits.jobs)
+        self.rate, self.jobs = RateLimiter(self.limits.rate), Jobs(self.limits.jobs)
+        self.metrics = Metrics(self.store.entries.values)
         self.encoder, self.log = ImageEncoder(settings.encoder, self.limits), RequestLog(settings.logs)
         self.downloads = Counter[str]()  # that are made or sent, by owner
         self.store.on_commit = self.metrics.commit.observe
@@ -73,12 +73,15 @@ class Service:
 
     def key_of(self, scope: Scope) -> ApiKey:
         """The key a request carries; refuse one that is missing, wrong or expired where one is needed."""
-        return self.keys.check(bearer_secret(scope)) if self.needs_key else LOCAL
+        if not self.needs_key:
+            return LOCAL
+        scheme, _, secret = Headers(scope=scope).get("authorization", "").partition(" ")
+        return self.keys.check(secret if scheme.lower() == "bearer" else None)
 
     def may(self, scope: Scope, entry: StreamEntry) -> bool:
-        """Whether a caller may still read a stream: its key may have been revoked, the stream deleted."""
+        """Whether a caller may still read a stream: its key may have been revoked, the stream deleted, we stop."""
         try:
-            return self.store.find(entry.config.id, self.key_of(scope).owner) is entry
+            return not self.store.stopping and self.store.find(entry.config.id, self.key_of(scope).owner) is entry
         except ServiceError:
             return False
 
@@ -109,7 +112,6 @@ class Service:
         answer = await entry.observe(batch)
         if not answer.repeated:
             entry.keep(answer, batch)
-            self.events.wake(entry.config.id)
             self.store.snapshot_if_due(entry.opened)
         return answer.text
 
@@ -136,6 +138,12 @@ class Service:
         except BaseException:
             end()
             raise
+
+    def end_listening(self) -> None:
+        """End the connections of all who listen: the service stops."""
+        self.store.stopping = True
+        for entry in list(self.store.entries.values()):
+            entry.wake()
 
     async def close(self) -> None:
         """Finish what is at work, leave every stream with a fresh snapshot, and end all threads."""

@@ -16,7 +16,8 @@ export function fill(item, verdict, seen) {
   bar.append(document.createElement("i"));
   bar.firstChild.style.width = `${share}%`;
   const what = Object.assign(part("button", "what", called(verdict)), { type: "button", tabIndex: -1 });
-  const note = [words, verdict.name ? "" : `near ${isolated(verdict.nearest)}`, verdict.warming ? "young" : ""];
+  const note = [words, verdict.likely ? `or: ${isolated(verdict.likely)}` : "", verdict.name ? "" : `near ${isolated(verdict.nearest)}`,
+    verdict.warming ? "young" : ""];
   item.replaceChildren(frame, bar, what, part("small", "", note.filter(Boolean).join(" · ")));
 }
 

@@ -71,7 +71,7 @@ export function mark(part, verdict) {
   const { drawing, box: [x, y, width, height], number } = place, line = drawing.viewBox.baseVal.width / 160;
   const group = shape("g", { class: `is-${verdict.verdict}` });
   const title = shape("title", {}), words = shape("text", { x: x + 2 * line, y: y + 7 * line, "font-size": 6 * line, "stroke-width": line });
-  title.textContent = `${part.name}: ${verdict.verdict}, nearest ${verdict.nearest}, ${Math.round(100 * verdict.p_known)} %`;
+  title.textContent = `${part.name}: ${verdict.verdict}, nearest ${verdict.nearest}, ${Math.round(100 * verdict.p_known)} %${verdict.likely ? `, or: ${verdict.likely}` : ""}`;
   words.textContent = `${number} ${called(verdict)}`;
   group.append(title, shape("rect", { x, y, width, height, "stroke-width": line }), words);
   drawing.append(group);

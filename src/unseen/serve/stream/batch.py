@@ -17,7 +17,8 @@ from torch import Tensor
 from unseen import LabelSpace
 from unseen.detectors.base import UNIT_TOLERANCE, unit
 from unseen.errors import FeatureError
-from unseen.verdicts import VerdictArray, records
+from unseen.labels.nearest import likely_words
+from unseen.verdicts import VerdictArray, Verdicts, records
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,17 @@ class BatchVerdicts:
     first: int
     verdicts: VerdictArray
     names: Sequence[str]  # that the samples were judged by
+    likely: Sequence[str | None] = ()  # what each sample may be that is not known; () where nothing says so
     repeated: bool = False
     text: str = ""  # as JSON, where it is to be sent
+
+    @classmethod
+    def of(cls, first: int, verdicts: Verdicts, z: Float[Tensor, "n d"], labels: LabelSpace) -> BatchVerdicts:
+        """What a session says of samples over a label space, numbered from `first`."""
+        strange = (~verdicts.known).nonzero().flatten()
+        words = dict(zip(strange.tolist(), likely_words(labels, z[strange]), strict=False))  # none without negatives
+        likely = [words.get(row) for row in range(len(verdicts))] if words else ()
+        return cls(first, verdicts.structured(), verdicts.names, likely)
 
     @property
     def after(self) -> int:
@@ -57,11 +67,19 @@ class BatchVerdicts:
         """The verdicts from number `seq` on, `count` of them or all."""
         start = max(0, seq - self.first)
         stop = None if count is None else start + count
-        return BatchVerdicts(self.first + start, self.verdicts[start:stop], self.names)
+        return self.between(start, stop)
+
+    def between(self, start: int, stop: int | None) -> BatchVerdicts:
+        """The verdicts in the places from `start` to before `stop`; what has no number gets none."""
+        first = self.first + start if self.first >= 0 else -1
+        return replace(self, first=first, verdicts=self.verdicts[start:stop], likely=self.likely[start:stop])
 
     def rows(self, keys: Sequence[str | None] = ()) -> list[dict[str, Any]]:
-        """Verdicts as JSON shows them; samples that were only scored have no number."""
+        """Verdicts as the command line prints them; samples that were only scored have no number."""
         rows = list(records(self.verdicts, self.names, keys or [None] * len(self.verdicts)))
+        for row, word in zip(rows, self.likely, strict=False):
+            if word is not None:
+                row["likely"] = word
         if self.first >= 0:
             for seq, row in enumerate(rows, self.first):
                 row["seq"] = seq
@@ -116,7 +134,4 @@ def joined(batches: Sequence[SampleBatch]) -> Float[Tensor, "n d"]:
 
 def split_by_batch(block: BatchVerdicts, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
     """The verdicts of a block for each of its batches; of samples that were only scored none has a number."""
-    parts = pairwise([0, *accumulate(map(len, batches))])
-    first, names = max(0, block.first), block.names
-    found = [BatchVerdicts(first + start, block.verdicts[start:end], names) for start, end in parts]
-    return found if block.first >= 0 else [replace(one, first=-1) for one in found]
+    return [block.between(*ends) for ends in pairwise(accumulate(map(len, batches), initial=0))]

@@ -12,7 +12,6 @@ import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -174,7 +173,8 @@ class Journal:
         """Write one entry and its receipts in one transaction, wait for the disk, and return the new point."""
         after = at.after(entry)
         row = (after.entry, entry.kind, at.seq, entry.count, entry.payload, bytes.fromhex(after.chain))
-        with self._transaction() as db:
+        with self._db as db:  # commits at its end and waits for the disk, or does nothing of it
+            db.execute("BEGIN IMMEDIATE")
             db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?)", row)
             rows = [receipt.row for receipt in receipts]
             db.executemany("INSERT INTO receipts (key, asked, first, answer, seal) VALUES (?, ?, ?, ?, ?)", rows)
@@ -185,22 +185,11 @@ class Journal:
         self.tip.write(after.entry)
         return after
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit what is done meanwhile and wait for the disk, or do nothing of it."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._db
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
-
     def take_back(self, to: Position) -> None:
         """Remove the entry after a point, which could not be computed."""
         self.tip.write(to.entry)  # first: it may be behind the journal, never before it
-        with self._transaction() as db:
+        with self._db as db:
+            db.execute("BEGIN IMMEDIATE")
             db.execute("DELETE FROM receipts WHERE first >= (SELECT min(first) FROM entries WHERE id > ?)", (to.entry,))
             db.execute("DELETE FROM entries WHERE id > ?", (to.entry,))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
@@ -42,6 +43,8 @@ class StreamEntry:
     unknown: RecentItems[bytes] = field(default_factory=partial(RecentItems, 512, 2 << 20))  # their thumbnails
     keys: RecentItems[str | None] = field(default_factory=partial(RecentItems, PAGE.recent, 1 << 18))
 
+    listeners: set[asyncio.Event] = field(default_factory=set)  # of those who hear of its verdicts
+
     def keep(self, answer: BatchVerdicts, batch: SampleBatch) -> None:
         """Keep what the latest samples are called, their thumbnails, and for longer those of the unknown ones."""
         self.keys.add(dict(enumerate(batch.keys, answer.first)))
@@ -49,6 +52,12 @@ class StreamEntry:
         self.thumbnails.add(thumbnails)
         known = answer.verdicts["known"].tolist()
         self.unknown.add({seq: one for seq, one in thumbnails.items() if not known[seq - answer.first]})
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the listeners look what is new, or whether the stream is still there."""
+        for listener in self.listeners:
+            listener.set()
 
     def thumbnail(self, seq: int) -> bytes | None:
         """The thumbnail of a sample, None where it is not kept."""
@@ -163,15 +172,16 @@ class StreamStore:
 
     def find(self, id: str, owner: str) -> StreamEntry:
         """One stream; to others than its owner it does not exist."""
-        self._retry()
         entry = self.entries.get(id)
         if entry is None or owner not in (EVERYONE, entry.config.owner):
             raise ServiceError(404, "expected the id of one of your streams, got another; list them first")
+        if entry.status == "waiting":
+            self._retry()
         return entry
 
     def snapshot_if_due(self, stream: Stream) -> None:
         """Let the keeper thread take snapshots that are due, by samples or by the time a restart would take."""
-        due = [stream] if stream.snapshot_due else []
+        due = [stream] if stream.at.seq - stream.snapshotted >= stream.durability.every else []
         if time.monotonic() - self._summed > 1:
             self._summed = time.monotonic()
             due += self._costly_streams()

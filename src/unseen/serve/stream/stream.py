@@ -59,11 +59,6 @@ class Stream:
         """The label space of the state that readers see."""
         return self.readers.detector.labels
 
-    @property
-    def snapshot_due(self) -> bool:
-        """Whether an automatic snapshot should be taken."""
-        return self.at.seq - self._snapshotted >= self.durability.every
-
     def published(self) -> tuple[Session, Position]:
         """What readers see, and its place in the journal."""
         with self.lock:
@@ -71,8 +66,8 @@ class Stream:
 
     def score(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
         """Verdicts for a block without learning anything."""
-        verdicts = self.readers.score(joined(batches))
-        return split_by_batch(BatchVerdicts(-1, verdicts.structured(), verdicts.names), batches)
+        z, session = joined(batches), self.readers
+        return split_by_batch(BatchVerdicts.of(-1, session.score(z), z, session.detector.labels), batches)
 
     def observe(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
         """Learn from a block, wait until it is on disk, then let readers see it and answer."""
@@ -98,7 +93,7 @@ class Stream:
             session.save(saved.path, with_space=False, position=list(at))
             oldest = self.snapshots.tidy()
             if kind == "auto":
-                self._snapshotted = at.seq
+                self.snapshotted = at.seq
                 with self.lock:
                     self.replay_seconds -= covered
                 keep = self.durability
@@ -144,7 +139,7 @@ class Stream:
         if numbered := numbers.given_to(self.writer):
             self.append(JournalEntry("group", 0, numbers.to_bytes()))
             self.writer = numbered
-            self._publish()
+            self.readers = self.writer.at()
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -168,7 +163,7 @@ class Stream:
 
     def close(self) -> None:
         """Take a last snapshot, so that the next start replays nothing, and close the files."""
-        if self.at.seq > self._snapshotted:
+        if self.at.seq > self.snapshotted:
             try:
                 self.snapshot("auto")
             except OSError as error:  # the journal has it all
@@ -198,35 +193,21 @@ class Stream:
             return ServiceError(422, what, "key_reused")
         kept = self._answers.get(found.key)
         if kept is None:
-            now = self.writer.score(joined([batch]))
-            kept = BatchVerdicts(found.first, now.structured(), now.names)
+            z = joined([batch])
+            kept = BatchVerdicts.of(found.first, self.writer.score(z), z, self.labels)
         return replace(kept, repeated=True)
 
     def _learn(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
+        """Learn from a block while it is written to disk; both are waited for."""
         z, first, started = joined(batches), self.at.seq, time.perf_counter()
         numbered = zip(batches, accumulate(map(len, batches), initial=first), strict=False)
         keyed = ((batch, seq) for batch, seq in numbered if batch.idempotency is not None)
         receipts = [Receipt(batch.idempotency or b"", batch.digest, seq, len(batch)) for batch, seq in keyed]
-        with self._appended_meanwhile(JournalEntry("observe", len(z), z.numpy().tobytes()), receipts):
-            verdicts = self.writer.observe(z)
-            block = BatchVerdicts(first, verdicts.structured(), verdicts.names)
-            self.replay_seconds += time.perf_counter() - started
-        self._remember(block, receipts)
-        self._publish()
-        return split_by_batch(block, batches)
-
-    def _remember(self, block: BatchVerdicts, receipts: Sequence[Receipt]) -> None:
-        self.history.add(block)
-        for one in receipts:
-            self._answers.add({one.key: block.part(one.first, one.count)})
-
-    @contextmanager
-    def _appended_meanwhile(self, entry: JournalEntry, receipts: Sequence[Receipt]) -> Iterator[None]:
-        """Write an entry while it is computed, because a disk takes as long as a sample; both are waited for."""
-        before = self.at
-        appended = journal_.DISK.submit(self.append, entry, receipts)
+        before, entry = self.at, JournalEntry("observe", len(z), z.numpy().tobytes())
+        appended = journal_.DISK.submit(self.append, entry, receipts)  # a disk takes as long as a sample
         try:
-            yield
+            block = BatchVerdicts.of(first, self.writer.observe(z), z, self.labels)
+            self.replay_seconds += time.perf_counter() - started
         except BaseException:
             if appended.exception() is None:  # what cannot be computed is taken back
                 self._fresh = False
@@ -235,6 +216,14 @@ class Stream:
                     self.at = before
             raise
         appended.result()
+        self._remember(block, receipts)
+        self.readers = self.writer.at()
+        return split_by_batch(block, batches)
+
+    def _remember(self, block: BatchVerdicts, receipts: Sequence[Receipt]) -> None:
+        self.history.add(block)
+        for one in receipts:
+            self._answers.add({one.key: block.part(one.first, one.count)})
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -251,7 +240,7 @@ class Stream:
         session, self.at = found or (self.config.fresh(self.spaces.first), self.start)
         self._answers = RecentItems(1024, 8192)  # as many samples
         self._begin(session)
-        self._snapshotted = self.at.seq
+        self.snapshotted = self.at.seq
         started, receipts = time.perf_counter(), deque(self.journal.receipts("first >=", self.at.seq))
         for entry, at in self.journal.replay(self.at):
             own = []
@@ -259,8 +248,8 @@ class Stream:
                 own.append(receipts.popleft())
             self._replay(entry, at, own)
             self.at = at
-        self.replayed, self.replay_seconds = self.at.seq - self._snapshotted, time.perf_counter() - started
-        self._publish()
+        self.replayed, self.replay_seconds = self.at.seq - self.snapshotted, time.perf_counter() - started
+        self.readers = self.writer.at()
         self._compare_arithmetic()
         if ahead := [
             one.path.name for one in self.snapshots.all("auto", "kept", "damaged") if one.entry > self.at.entry
@@ -281,8 +270,8 @@ class Stream:
         else:
             flat = torch.frombuffer(bytearray(entry.payload), dtype=self.labels.id_anchors.dtype)
             # cloned, because torch aligns its own memory, and norms and products round by alignment
-            verdicts = self.writer.observe(flat.view(entry.count, self.labels.dim).clone())
-            self._remember(BatchVerdicts(self.at.seq, verdicts.structured(), verdicts.names), receipts)
+            z = flat.view(entry.count, self.labels.dim).clone()
+            self._remember(BatchVerdicts.of(self.at.seq, self.writer.observe(z), z, self.labels), receipts)
 
     def _compare_arithmetic(self) -> None:
         """Note what computes, and a fault where a replay could not give the bits that were learned."""
@@ -299,12 +288,8 @@ class Stream:
             self._begin(session)
         else:
             self.writer = session
-            self._publish()
+            self.readers = self.writer.at()
 
     def _begin(self, session: Session) -> None:
         self.history, self.writer = History(int(session.snapshot.tally.seen)), session
-        self._publish()
-
-    def _publish(self) -> None:
-        """Let readers see what the writer has learned."""
         self.readers = self.writer.at()

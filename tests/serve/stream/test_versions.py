@@ -1,4 +1,4 @@
-"""A data folder that version 0.1 left after a kill: its streams go on or are refused by name with a remedy."""
+"""Data folders that 0.1 and 0.2 left after a kill: streams go on or are refused by name, keys are taken over."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.service import Server, StreamConfig, read_config
+from helpers.service import Client, Server, StreamConfig, read_config
 from helpers.streams import space, stream
 from unseen.errors import ServiceError, StateError
 
-V01 = Path(__file__).parents[2] / "data" / "v0.1"
-EXPECTED: dict[str, Any] = json.loads((V01 / "service.json").read_text())
+OLD = Path(__file__).parents[2] / "data"
+EXPECTED: dict[str, Any] = json.loads((OLD / "v0.1" / "service.json").read_text())
 Z = stream(space(dtype=torch.float32), 60)
+
+
+def unpacked(version: str, folder: Path) -> Path:
+    with tarfile.open(OLD / version / "service.tar.xz") as file:
+        file.extractall(folder, filter="data")
+    return folder / "data"
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    with tarfile.open(V01 / "service.tar.xz") as file:
-        file.extractall(tmp_path, filter="data")
-    return tmp_path / "data"
+    return unpacked("v0.1", tmp_path)
 
 
 @pytest.mark.parametrize("detector", ["online", "mcm"])
@@ -38,10 +42,25 @@ def test_a_stream_of_version_01_goes_on_with_the_same_margins(data: Path, detect
         assert [row["margin"] for row in remote.score(Z[50:])] == pytest.approx(expected["margin"], abs=1e-4)
         assert info["threshold"]["value"] == pytest.approx(expected["threshold"], abs=1e-4)
         retried = remote.observe(Z[40:50], key="at 40")
-        assert [row["margin"] for row in retried] == pytest.approx(
-            expected["last"], abs=1e-4
-        )  # from the receipt, not learned again
+        # from the receipt, not learned again
+        assert [row["margin"] for row in retried] == pytest.approx(expected["last"], abs=1e-4)
         assert remote.observe(Z[50:])[-1]["seq"] == 59
+
+
+def test_streams_and_keys_of_version_02_go_on_and_what_had_another_state_learns_again(tmp_path: Path) -> None:
+    expected = json.loads((OLD / "v0.2" / "service.json").read_text())
+    data = unpacked("v0.2", tmp_path)
+    with Server(data) as server, Client(server.url, expected["key"]) as client:
+        for detector, faults in (("online", 0), ("pooled", 1)):
+            remote = client.stream(expected[detector]["id"])
+            info = remote.info()
+            assert (info["status"], info["seq"], len(info["faults"])) == ("ready", 50, faults)
+            margins = [row["margin"] for row in (*remote.observe(Z[30:50], key="second"), *remote.score(Z[50:]))]
+            before = expected[detector]["last"] + expected[detector]["margin"]
+            assert (margins == pytest.approx(before, abs=1e-4)) == (detector == "online")
+            assert remote.observe(Z[50:])[-1]["seq"] == 59
+        assert "as unseen 0.2.0 wrote it" in info["faults"][0]
+    assert not (data / "keys.json").exists()
 
 
 def test_a_stream_of_version_01_with_the_detector_default_is_refused_and_the_others_go_on(data: Path) -> None:
