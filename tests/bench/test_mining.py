@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.tiny_text import HashEncoder, TableEncoder
+from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
 from unseen.errors import LabelError, SettingError
 from unseen_bench.mining import MINERS, Corpus, mine
@@ -76,13 +76,6 @@ def _numpy_sorted(cosines: np.ndarray) -> np.ndarray:
 
 def _numpy_csp(cosines: np.ndarray) -> np.ndarray:
     return np.where(cosines.max(1) > 0.95, 10, 0) + _numpy_quantile(cosines)
-
-
-def test_neglabel_keeps_the_words_far_from_every_name(tmp_path: Path) -> None:
-    encoder = TableEncoder({"cat": 0, "dog": 40, "near": 20, "side": 100, "far": 170})
-    corpus = Corpus("hand", {"noun.own": ("near", "side", "far")})
-    space = mine(["cat", "dog"], encoder, corpus=corpus, negatives=2, cache=tmp_path)
-    assert space.negatives == ("far", "side")
 
 
 def test_csp_ranks_a_duplicate_of_a_name_last_even_if_it_is_far_from_the_others() -> None:
