@@ -90,15 +90,9 @@ def test_controls_rank_far_above_chance_where_images_tell_nothing(features: Path
     found = {name: 100 * row["auroc"] for name, row in rows.items()}
     for name in names:  # an oracle ranks better, and names known images worse, than frozen text
         assert rows[name]["accuracy"] < rows[name]["accuracy_frozen"] - 0.03
-    assert found == pytest.approx(
-        {
-            "oracle-online": 93.9,
-            "oracle-online-permuted": 71.3,
-            "oracle-released": 96.5,
-            "oracle-released-permuted": 80.3,
-        },
-        abs=0.2,
-    )
+    expected = {"oracle-online": 93.9, "oracle-released": 96.5}
+    permutations = {"oracle-online-permuted": 71.3, "oracle-released-permuted": 80.3}
+    assert found == pytest.approx(expected | permutations, abs=0.2)
     trial = suite.against("near")
     free = evaluate(Online(suite.labels), permuted(trial[trial.arrival("shuffled", 0)], 0))
     assert 100 * free.metrics["auroc"] == pytest.approx(50, abs=4)

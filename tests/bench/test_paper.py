@@ -21,7 +21,7 @@ from unseen_bench.exhibits import paper as report
 from unseen_bench.exhibits.grid import tex
 from unseen_bench.methods.parse import FITTED
 from unseen_bench.methods.prompts import REGISTRY
-from unseen_bench.mining import Corpus, find_miner, mine, wordnet
+from unseen_bench.mining import Corpus, mine
 from unseen_bench.oracles import ORACLES
 from unseen_bench.run import leaderboard, paper
 
@@ -71,13 +71,10 @@ def test_without_data_every_exhibit_says_which_files_it_needs(tmp_path):
 @pytest.fixture
 def on_disk(tmp_path, monkeypatch) -> tuple[Path, Path]:
     """A few photos per set where OpenOOD's scripts put them, of Places and SUN none, and a small CLIP."""
-    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    openood.mine_few_words(monkeypatch, tmp_path)
     root = openood.write(tmp_path / "data")
     for name in ("SUN", "Places"):
         shutil.rmtree(root / name)
-    few = Corpus("few", {name: words[::140] for name, words in wordnet().lists.items()})  # all take a minute
-    miner = replace(find_miner("neglabel"), corpus=lambda: few)
-    monkeypatch.setattr("unseen_bench.mining.mining.find_miner", lambda name: miner)
     return root, save_clip(tmp_path / "model", context=77, letters=True)
 
 
@@ -117,6 +114,8 @@ def test_every_suite_over_images_reads_what_the_download_scripts_leave(on_disk, 
 
 
 def test_advice_of_a_check_names_the_places_of_what_is_missing(on_disk):
+    result = cli("--check", on_disk[0])
+    assert "text-imagenet1k.safetensors            ← missing" in result.stderr
     result = cli("imagenet-lapt", "--check", on_disk[0])
     assert result.exit_code == 1
     assert "known                6 of 50,000 images  ← incomplete" in result.stderr
@@ -218,15 +217,6 @@ def test_printed_lines_without_one_of_ours_stand_in_a_table_of_their_own(toy):
     grid = report.section(outcome).parts[-1]
     assert [line[0] for line in grid.lines] == ["oracle-released", "zoc"]
     assert grid.lines[0][1:3] == ["99.88 (0.04)", "0.50 (0.03)"]
-
-
-def test_check_lists_the_files_of_every_suite(tmp_path):
-    (tmp_path / "text-imagenet1k.safetensors").write_bytes(b"")
-    result = cli("--check", tmp_path)
-    assert result.exit_code == 1
-    assert "text-imagenet1k.safetensors            here" in result.stderr
-    assert "images-textures10.safetensors            ← missing" in result.stderr
-    assert "inaturalist          0 of 10,000 images  ← missing, left out" in result.stderr
 
 
 MINE = """

@@ -56,18 +56,6 @@ def test_table_and_page_have_every_order_and_rows_are_not_computed_twice(run, tm
     assert run(*options) == first
 
 
-def test_each_stage_of_each_rotation_is_a_row(run):
-    rows = [json.loads(line) for line in run("--orders", "temporal", "--json").splitlines()]
-    assert [(*row["sets"], row["set"]) for row in rows] == [
-        ("near", "far", "near"),
-        ("near", "far", "far"),
-        ("far", "near", "far"),
-        ("far", "near", "near"),
-    ]
-    assert [row["kept_first_200"] is None for row in rows] == [False, True, False, True]
-    assert {row["known"] for row in rows} == {60}
-
-
 def goal_row(**changed):
     row = {"suite": "imagenet200", "set": "near", "order": "shuffled", "seed": 0, "sets": ["near"], "ece": 0.04}
     row |= {"margin_auroc": 90, "frozen_auroc": 90, "balanced": 80, "frozen_balanced": 80, "best_threshold": 82}

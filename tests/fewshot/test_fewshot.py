@@ -13,13 +13,12 @@ from helpers.streams import cone, space, unit
 from unseen.detectors import MCM
 from unseen.errors import LabelError, SettingError
 from unseen.labels import Examples, LabelSpace
-from unseen_bench.checks import ALL_CHECKS, Check, example_stream
+from unseen_bench.checks import check_detector, example_stream
 from unseen_bench.methods import fewshot
 from unseen_bench.methods.fewshot.base import Schedule, train
 
 LABELS = space(5, 20, 12)
 EXAMPLES = Examples(unit(15, 12, seed=4), torch.arange(15) % 5)
-FAST = [name for name in fewshot.REGISTRY if name != "npos-head"]
 
 
 def made(name: str, examples: Examples = EXAMPLES, **settings: int) -> Any:
@@ -38,16 +37,10 @@ def looks(labels: LabelSpace, count: int, *, seed: int = 0) -> tuple[torch.Tenso
 @pytest.mark.parametrize("name", fewshot.REGISTRY)
 def test_every_method_passes_every_check(name: str) -> None:
     detector = fewshot.make(name, LABELS, EXAMPLES)
-    z = example_stream(detector, 24)
-    for check in ALL_CHECKS:
-        _run(check, detector, z)
+    check_detector(detector, example_stream(detector, 24))
 
 
-def _run(check: Check, detector: fewshot.FewShot, z: torch.Tensor) -> None:
-    check(detector, z)
-
-
-@pytest.mark.parametrize("name", [*FAST, "npos-head"])
+@pytest.mark.parametrize("name", fewshot.REGISTRY)
 def test_every_method_names_images_that_look_like_its_examples(name: str) -> None:
     labels = cone(6, 30, 32, dtype=torch.float32)
     z, label = looks(labels, 8)

@@ -34,7 +34,6 @@ from unseen.serve.backup import copy_stream
 from unseen.serve.client import Client, Remote
 from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import ApiKeys, is_loopback
-from unseen.serve.http.bodies import FORM, RAW
 from unseen.serve.http.events import EventHub, VerdictEvent
 from unseen.serve.http.log import RequestLog
 from unseen.serve.http.service import Service

@@ -51,31 +51,19 @@ def raw(server, text: str) -> bytes:
     return b"".join(parts)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "host: [",
-        "host: [::1",
-        "host: 127.0.0.1:port",
-        "host: a]b",
-        "host: ",
-        "host: 127.0.0.1\r\norigin: http://[",
-        "host: 127.0.0.1\r\norigin: http://a]b",
-        "host: 127.0.0.1\r\norigin: \xff\xfe",
-        "host: 127.0.0.1\r\nauthorization: Bearer \xff\xfe",
-        "host: 127.0.0.1\r\nidempotency-key: \xff\xfe",
-        "host: 127.0.0.1\r\ncontent-type: multipart/form-data",
-        "host: 127.0.0.1\r\ncontent-type: multipart/form-data; boundary=\xff",
-        "host: 127.0.0.1\r\ncontent-type: multipart/form-data; boundary=",
-        "host: 127.0.0.1\r\ncontent-type: \xff/\xfe; charset=\xff",
-        "host: 127.0.0.1\r\ncontent-type: application/json; charset=utf-99",
-        "host: 127.0.0.1\r\nexpect: 100-continue",
-        "host: 127.0.0.1\r\nrange: bytes=9999-1",
-    ],
+HOSTS = ("[", "[::1", "127.0.0.1:port", "a]b", "")
+OTHERS = (
+    *("origin: http://[", "origin: http://a]b", "origin: \xff\xfe"),
+    *("authorization: Bearer \xff\xfe", "idempotency-key: \xff\xfe", "expect: 100-continue", "range: bytes=9999-1"),
+    *(f"content-type: multipart/form-data{end}" for end in ("", "; boundary=\xff", "; boundary=")),
+    *("content-type: \xff/\xfe; charset=\xff", "content-type: application/json; charset=utf-99"),
 )
+
+
+@pytest.mark.parametrize("header", [*HOSTS, *(f"127.0.0.1\r\n{line}" for line in OTHERS)])
 def test_an_odd_header_is_no_defect_of_ours(server, remote, header):
     for verb in (f"POST /v1/streams/{remote.id}/observe", f"GET /v1/streams/{remote.id}/state", "POST /v1/streams"):
-        answer = raw(server, f"{verb} HTTP/1.1\r\n{header}\r\ncontent-length: 2\r\n\r\n{{}}")
+        answer = raw(server, f"{verb} HTTP/1.1\r\nhost: {header}\r\ncontent-length: 2\r\n\r\n{{}}")
         assert b" 500 " not in answer[:20]
         assert answer.startswith(b"HTTP/1.1 ")
 

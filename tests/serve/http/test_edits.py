@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+import torch
 
 from helpers.service import Server, create, same
 from unseen import LabelSpace, Session, checkpoint, demo
@@ -46,13 +47,19 @@ def vector():
     return words.vectors[words.words.index(SHIP)].tolist()
 
 
-def test_promotion_in_a_running_stream_equals_promotion_of_a_session(remote):
+def test_promotion_in_a_running_stream_equals_promotion_of_a_session_and_undo_takes_it_back(remote, tmp_path):
     session = Session(PACK.space, keep=2048)
     session.observe(PACK.z[:300])
-    found = group(session, demo.vocabulary())
-    expected = promote(found.session, found.groups[0].number, SHIP, demo.vocabulary().vectors[0])
-    assert remote.groups()["groups"][0]["number"] == found.groups[0].number
-    record = remote.promote(SHIP, group=found.groups[0].number, vector=demo.vocabulary().vectors[0].tolist(), after=0)
+    found, before = group(session, demo.vocabulary()), everything(remote, tmp_path / "before")
+    number = found.groups[0].number
+    expected = promote(found.session, number, SHIP, torch.tensor(vector()))
+    remote.promote(SHIP, group=number, vector=vector())
+    assert remote.undo()["exact"] is True
+    after = everything(remote, tmp_path / "after")
+    before.pop("reservoir.journal"), after.pop("reservoir.journal")
+    assert same(after, before)
+    assert remote.groups()["groups"][0]["number"] == number
+    record = remote.promote(SHIP, group=number, vector=vector(), after=2)
     assert {name: record[name] for name in expected.record} == expected.record
     judged = {row["seq"]: row["name"] for row in remote.review()}
     assert sum(name == SHIP for name in judged.values()) == record["now_named"] > 0
@@ -79,15 +86,6 @@ def test_edits_survive_a_kill_bit_by_bit_and_the_stream_goes_on(tmp_path):
         remote.undo()
         assert remote.info()["labels"]["fingerprint"] == PACK.space.fingerprint
         assert len(remote.observe(PACK.z[350:])) == 50
-
-
-def test_undo_without_later_samples_gives_the_state_of_before_exactly(remote, tmp_path):
-    before = everything(remote, tmp_path / "before")
-    remote.promote(SHIP, group=1, vector=vector())
-    assert remote.undo()["exact"] is True
-    after = everything(remote, tmp_path / "after")
-    before.pop("reservoir.journal"), after.pop("reservoir.journal")
-    assert same(after, before)
 
 
 def test_of_two_who_promote_at_once_one_gets_a_conflict_and_nothing_is_lost(server, remote):
@@ -168,15 +166,10 @@ def test_retired_dismissed_corrected_and_undone(server, remote):
     assert next(row for row in remote.review() if row["seq"] == seq)["user"] is None
 
 
-def test_a_snapshot_of_before_an_edit_brings_its_names_back(remote):
+def test_a_downloaded_state_goes_on_with_the_downloaded_label_space_and_a_snapshot_brings_the_old_names(
+    remote, tmp_path
+):
     number = remote.snapshot()
-    remote.promote(SHIP, group=1, vector=vector())
-    remote.restore(number)
-    assert remote.info()["labels"]["fingerprint"] == PACK.space.fingerprint
-    assert remote.edits() == []
-
-
-def test_a_downloaded_state_goes_on_with_the_downloaded_label_space(remote, tmp_path):
     remote.promote(SHIP, group=1, vector=vector())
     remote.state(tmp_path / "state")
     remote.space(tmp_path / "space")
@@ -184,6 +177,9 @@ def test_a_downloaded_state_goes_on_with_the_downloaded_label_space(remote, tmp_
     assert session.detector.labels.names == (*PACK.space.names, SHIP)
     said = remote.score(PACK.z[300:310])
     assert [row["name"] for row in said] == [one.name for one in session.score(PACK.z[300:310])]
+    remote.restore(number)
+    assert remote.info()["labels"]["fingerprint"] == PACK.space.fingerprint
+    assert remote.edits() == []
 
 
 def test_a_suggested_name_and_a_negative_need_no_vector(remote):

@@ -116,23 +116,3 @@ def test_the_journal_stays_small_and_kills_between_snapshots_change_no_bit(tmp_p
     assert len(info["snapshots"]) == 2
     kept = sum(map(len, blocks(data / "streams" / key, torch.float32, LABELS.dim)))
     assert kept < 1500 < info["seq"]
-
-
-def test_reset_and_restore_survive_a_kill(tmp_path):
-    z = stream(LABELS, 100)
-    server = Server(tmp_path / "data", every=30).ready()
-    remote = create(server.client)
-    remote.observe(z[:20])
-    snapshot = remote.snapshot()
-    remote.observe(z[20:40])
-    remote.reset()
-    remote.observe(z[40:50])
-    remote.restore(snapshot)
-    remote.observe(z[50:60])
-    before = downloaded(remote)
-    server.kill()
-    assert same(before, learned([z[:20], z[50:60]]))
-    with Server(tmp_path / "data", every=30) as server:
-        remote = server.client.stream(remote.id)
-        assert same(before, downloaded(remote))
-        assert remote.info()["seq"] == 60

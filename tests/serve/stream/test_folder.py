@@ -39,15 +39,6 @@ def test_a_data_folder_that_cannot_be_one_is_refused_in_a_sentence(tmp_path: Pat
             run(*words, "--data", tmp_path / bad)
 
 
-def test_a_data_folder_is_private(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir(mode=0o755)
-    DataFolder(folder).close()
-    assert folder.stat().st_mode & 0o007 == 0
-    DataFolder(tmp_path / "new" / "data").close()
-    assert (tmp_path / "new" / "data").stat().st_mode & 0o077 == 0
-
-
 def test_a_stream_that_was_moved_behind_a_link_is_opened_and_deleted_with_its_data(tmp_path: Path) -> None:
     with open_store(tmp_path / "data") as store:
         id = store.create(LABELS, CONFIG).config.id

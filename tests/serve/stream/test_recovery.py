@@ -73,6 +73,21 @@ def test_a_restart_replays_only_what_came_after_the_snapshot(opened, expected):
     assert same(flat(stream.readers), expected)
 
 
+def test_reset_and_restore_survive_a_kill(opened):
+    stream = opened()
+    fed(stream, 0, 20)
+    snapshot = stream.snapshot().entry
+    fed(stream, 20, 40)
+    stream.reset()
+    fed(stream, 40, 50)
+    stream.restore(snapshot)
+    fed(stream, 50, 60)
+    left_behind(stream)
+    again = opened()
+    assert again.at.seq == 60
+    assert same(flat(again.readers), learned([*Z[:20].split(10), Z[50:60]]))
+
+
 @pytest.mark.parametrize("detector", ["default", "online"])
 def test_a_replay_of_any_block_sizes_gives_the_same_bits(tmp_path, detector):
     """Parts of many sizes, gathered as they come, with snapshots anywhere: a restart gives the bits that were learned.
