@@ -7,17 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from helpers import openood, suite_files
+from helpers.commands import run
 from helpers.tiny_models import save_clip
 from unseen import LabelSpace, detectors
-from unseen.cli import app
 from unseen.encoders import load_encoder
 from unseen.errors import DataError, SettingError
-from unseen_bench import run as bench
 from unseen_bench import suites
-from unseen_bench.exhibits import paper as report
 from unseen_bench.exhibits.grid import tex
 from unseen_bench.methods.parse import FITTED
 from unseen_bench.methods.prompts import REGISTRY
@@ -41,10 +38,6 @@ def toy(tmp_path, monkeypatch):
     return table.parent
 
 
-def cli(*words):
-    return CliRunner().invoke(app, ["bench", *map(str, words)], catch_exceptions=False)
-
-
 def test_the_sixteen_tables_and_the_figure_are_there_in_order():
     assert [one.name for one in paper.PAPER] == [*(f"Table {n}" for n in range(1, 17)), "Figure 1"]
     assert not any(suites.needs_images(name) for one in paper.PAPER for name in one.stand_ins)
@@ -56,8 +49,7 @@ def test_the_sixteen_tables_and_the_figure_are_there_in_order():
 
 
 def test_without_data_every_exhibit_says_which_files_it_needs(tmp_path):
-    result = cli("paper", "-o", tmp_path)
-    assert result.exit_code == 0
+    run("bench", "paper", "-o", tmp_path)
     text = (tmp_path / "paper.md").read_text()
     assert text.count("State: needs data.") == 17
     assert "imagenet needs --data, a folder of images: `unseen bench imagenet --check DATA` says which" in text
@@ -79,17 +71,16 @@ def on_disk(tmp_path, monkeypatch) -> tuple[Path, Path]:
 
 
 def paper_of(monkeypatch, data, model, out, *more, exhibits):
-    """The exit code of `bench paper` with these exhibits alone, its report, and what it said."""
+    """The report of `bench paper` with these exhibits alone, of which none is complete, and what it said."""
     monkeypatch.setattr(paper, "PAPER", exhibits)
-    words = ("paper", "--data", data, "--encoder", model, "--seeds", 1, "--workers", 1, "-o", out)
-    result = cli(*words, *more)
-    return result.exit_code, (out / "paper.md").read_text(), result.stderr
+    words = ("--data", data, "--encoder", model, "--seeds", 1, "--workers", 1, "-o", out)
+    result = run("bench", "paper", *words, *more, code=1)
+    return (out / "paper.md").read_text(), result.stderr
 
 
 def test_a_table_of_which_images_are_missing_says_so_and_the_exit_code_is_1(on_disk, toy, tmp_path, monkeypatch):
     one = paper.Exhibit("Table 1", "four sets", ("imagenet",), (str(toy / "toy.toml"),), ("mcm", "neglabel"))
-    code, text, said = paper_of(monkeypatch, *on_disk, tmp_path, "--features", toy, exhibits=(one,))
-    assert code == 1
+    text, said = paper_of(monkeypatch, *on_disk, tmp_path, "--features", toy, exhibits=(one,))
     assert "State: in part, on imagenet; stand-in: toy." in text
     assert "Missing: imagenet ran without the whole of known (6 of 50,000 images), inaturalist (3 of 10,000" in text
     assert "sun (0 of 10,000 images)" in text
@@ -103,21 +94,15 @@ def test_a_table_of_which_images_are_missing_says_so_and_the_exit_code_is_1(on_d
 def test_every_suite_over_images_reads_what_the_download_scripts_leave(on_disk, tmp_path, monkeypatch):
     own = [name for name in suites.names() if suites.needs_images(name) and suites.read(name)["encoder"] == "ViT-B/16"]
     own.remove("imagenet-lapt")
-    code, text, _ = paper_of(
-        monkeypatch,
-        *on_disk,
-        tmp_path,
-        exhibits=(paper.Exhibit("Table 1", "all", tuple(own), methods=("online",), orders=("shuffled",)),),
-    )
-    assert code == 1  # three photos are not 10,000
+    one = paper.Exhibit("Table 1", "all", tuple(own), methods=("online",), orders=("shuffled",))
+    text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=(one,))  # three photos are not 10,000
     assert f"State: in part, on {', '.join(own)}." in text
 
 
 def test_advice_of_a_check_names_the_places_of_what_is_missing(on_disk):
-    result = cli("--check", on_disk[0])
-    assert "text-imagenet1k.safetensors            ← missing" in result.stderr
-    result = cli("imagenet-lapt", "--check", on_disk[0])
-    assert result.exit_code == 1
+    result = run("bench", "--check", on_disk[0], code=1)
+    assert "suites.json                              ← missing" in result.stderr
+    result = run("bench", "imagenet-lapt", "--check", on_disk[0], code=1)
     assert "known                6 of 50,000 images  ← incomplete" in result.stderr
     assert (
         "missing, left out: looked for in benchmark_imglist/imagenet/test_sun.txt or images_largescale/sun or SUN"
@@ -133,14 +118,14 @@ def test_prompts_learned_by_lapt_are_what_table_8_reads(on_disk, tmp_path, monke
     space = mine(["tench", "goldfish", "great white shark"], load_encoder(model), negatives=4, corpus=letters)
     space.save(tmp_path / "space.safetensors")
     table_8 = (paper.Exhibit("Table 8", "LAPT", ("imagenet-lapt",), methods=("online",)),)
-    _, text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)
+    text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)
     assert f"imagenet-lapt needs {root}/lapt.safetensors: `unseen bench learn --method lapt --examples PHOTOS" in text
-    learn = ("learn", "--method", "lapt", "--examples", root / "sketch", "--space", tmp_path / "space.safetensors")
-    assert cli(*learn, "--encoder", model, "--context", 2, "-o", root / "lapt.safetensors").exit_code == 0
+    learn = ("--method", "lapt", "--examples", root / "sketch", "--space", tmp_path / "space.safetensors")
+    run("bench", "learn", *learn, "--encoder", model, "--context", 2, "-o", root / "lapt.safetensors")
     learned = LabelSpace.load(root / "lapt.safetensors")
     assert learned.negatives == space.negatives
     assert not torch.isclose(learned.ood_anchors, space.ood_anchors).all(dim=1).any()  # the learned context words them
-    _, text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)
+    text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)
     assert "State: in part, on imagenet-lapt." in text
     suite = suites.load_images("imagenet-lapt", root, encoder=str(model))
     torch.testing.assert_close(suite.labels_of("neglabel").ood_anchors, learned.ood_anchors)
@@ -153,9 +138,8 @@ def test_prompts_learned_by_lapt_are_what_table_8_reads(on_disk, tmp_path, monke
 
 def test_a_suite_that_cannot_be_loaded_is_a_reason_and_exit_code_1(toy, tmp_path):
     next(toy.glob("near*")).write_bytes(b"torn")
-    result = cli("paper", "--features", toy, "--tables", "1", "--seeds", 1, "--workers", 1, "-o", tmp_path, "--json")
-    assert result.exit_code == 1
-    found = json.loads(result.stdout)
+    words = ("--features", toy, "--tables", "1", "--seeds", 1, "--workers", 1, "-o", tmp_path, "--json")
+    found = json.loads(run("bench", "paper", *words, code=1).stdout)
     assert found["incomplete"] == ["Table 1"]
     assert found["exhibits"]["Table 1"]["state"] == "needs data"
     assert any("was left out: expected" in told for told in found["exhibits"]["Table 1"]["missing"])
@@ -186,8 +170,8 @@ def test_printed_averages_that_are_not_the_mean_of_their_sets_are_said():
 
 
 def test_stand_ins_run_and_the_report_is_written_in_three_forms(toy, tmp_path):
-    result = cli("paper", "--features", toy, "--tables", "1,11,12,13,F1", "--seeds", 2, "--workers", 1, "-o", tmp_path)
-    assert result.exit_code == 0
+    words = ("--features", toy, "--tables", "1,11,12,13,F1", "--seeds", 2, "--workers", 1, "-o", tmp_path)
+    run("bench", "paper", *words)
     page, text, tex = ((tmp_path / f"paper.{form}").read_text() for form in ("html", "md", "tex"))
     assert text.count("stand-in: ") >= 5
     assert {path.name for path in tmp_path.glob("figure-*.svg")} == {"figure-toy-kappa.svg", "figure-toy-shuffled.svg"}
@@ -206,17 +190,6 @@ def test_every_character_of_a_note_can_be_typeset():
     assert tex(r"a_b 5% {x} $1 \d ~^ `code` — ±") == (
         r"a\_b 5\% \{x\} \$1 \textbackslash{}d \textasciitilde{}\textasciicircum{} code -- $\pm$"
     )
-
-
-def test_printed_lines_without_one_of_ours_stand_in_a_table_of_their_own(toy):
-    exhibit = paper.Exhibit("Table 9", "known names", ("imagenet",), printed_methods=("zoc", "mcm", "oracle-released"))
-    suite = replace(suites.load(str(toy / "toy.toml"), toy), source=suites.Source("imagenet", toy))
-    runs = bench.list_runs(suite, names=["mcm"], orders=("shuffled",), seeds=1)
-    rows = [row for _, row in bench.run_all(suite, runs, workers=1)]
-    outcome = paper.Outcome(exhibit, ran=[(suite, rows)])
-    grid = report.section(outcome).parts[-1]
-    assert [line[0] for line in grid.lines] == ["oracle-released", "zoc"]
-    assert grid.lines[0][1:3] == ["99.88 (0.04)", "0.50 (0.03)"]
 
 
 MINE = """
@@ -242,12 +215,11 @@ class Peeks(Mine):
 def test_a_submitted_detector_gets_its_line_after_the_checks(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(leaderboard, "SUITES", (str(toy / "toy.toml"),))
     (tmp_path / "my_detector.py").write_text(MINE)
-    result = cli("--submit", f"{tmp_path}/my_detector.py:Mine", "--features", toy, "--workers", 1)
-    assert result.exit_code == 0
+    result = run("bench", "--submit", f"{tmp_path}/my_detector.py:Mine", "--features", toy, "--workers", 1)
     assert f"| {tmp_path}/my_detector.py:Mine | " in result.stdout
     with pytest.raises(SettingError, match="to pass the checks of a detector, got on toy: "):
-        cli("--submit", f"{tmp_path}/my_detector.py:Peeks", "--features", toy)
+        run("bench", "--submit", f"{tmp_path}/my_detector.py:Peeks", "--features", toy)
     with pytest.raises(SettingError, match="expected --features with --submit"):
-        cli("--submit", f"{tmp_path}/my_detector.py:Mine")
+        run("bench", "--submit", f"{tmp_path}/my_detector.py:Mine")
     with pytest.raises(SettingError, match="expected a label-free method, got fit-knn"):
         leaderboard.submit("fit-knn", toy, workers=1)

@@ -134,11 +134,10 @@ def test_what_shows_no_verdicts_is_ranked_as_ever_and_has_none(suite):
 
 def test_a_frozen_detector_runs_once_for_all_orders_and_seeds(suite):
     rows = rows_of(suite, orders=("shuffled", "id_first"), names=("mcm", "online"))
-    assert [(row["detector"], row["order"], row["sets"]) for row in rows if row["detector"] == "mcm"] == [
-        ("mcm", "any", ["near"]),
-        ("mcm", "any", ["far"]),
-    ]
-    assert len([row for row in rows if row["detector"] == "online"]) == 2 * 2 * 2
+    frozen = [row for row in rows if row["detector"] == "mcm"]
+    assert [(row["order"], row["sets"]) for row in frozen] == [("any", ["near"]), ("any", ["far"])]
+    assert frozen[0]["purity_known"] is None  # mcm routes nobody
+    assert len(rows) == 2 + 2 * 2 * 2
     thinned = rows_of(suite, orders=("mixture",), names=("mcm",))  # here another seed has other samples
     assert [(row["order"], row["seed"]) for row in thinned] == [("mixture", 0), ("mixture", 1)] * 2
 
@@ -280,12 +279,6 @@ def test_rows_of_the_oracle_and_of_fitted_methods_are_marked(suite):
     oracles = dict.fromkeys(("oracle-online", "oracle-online-permuted"), "oracle")
     assert kinds == dict.fromkeys(CHOSEN[:3], "label-free") | oracles | {"fit-knn": "id-images"}
     assert {row["known"] for row in rows if row["detector"] == "fit-knn"} == {30}  # half of them taught it
-
-
-def test_an_undefined_metric_is_null_in_a_row_and_nan_in_a_mean(suite):
-    row = rows_of(suite, names=("mcm",), seeds=1)[0]
-    assert row["purity_known"] is None  # mcm routes nobody
-    assert math.isnan(bench.mean_and_deviation([row["purity_known"]])[0])
 
 
 def test_a_row_judges_the_margin_and_the_score(suite, tmp_path):

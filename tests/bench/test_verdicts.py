@@ -4,15 +4,13 @@ import json
 import re
 
 import pytest
-import torch
 
 import verdict_goals
 import verdicts
 from helpers import suite_files
 from stored_suites import load_suite
 from unseen import Session, detectors
-from unseen_bench.exhibits import verdicts as report
-from unseen_bench.metrics import auroc, balanced_at_recall, calibration_error, reliability
+from unseen_bench.metrics import auroc, balanced_at_recall
 
 
 @pytest.fixture
@@ -76,12 +74,3 @@ def test_goals_say_how_many_streams_meet_them_and_which_is_worst():
     ):
         assert re.search(f"^{state}  {goal}", found, re.MULTILINE)
     assert "oracle   20 known images of the stream: 0 of 4 keep 92 to 98, 0 under 88" in found
-
-
-def test_joined_bins_count_every_sample_once():
-    generator = torch.Generator().manual_seed(0)
-    parts = [(torch.rand(n, generator=generator), torch.rand(n, generator=generator) > 0.4) for n in (40, 160)]
-    whole = reliability(*(torch.cat(side) for side in zip(*parts, strict=True)))
-    joined = report.joined_bins([{"reliability": report.bins_of(*part)} for part in parts])
-    assert [one.samples for one in joined] == [one.samples for one in whole]
-    assert calibration_error(joined) == pytest.approx(calibration_error(whole))

@@ -99,6 +99,7 @@ class Server:
         settings = Settings(
             data, host, encoder, limits or Limits(), Durability(**durability), logs=logs, behind_proxy=behind_proxy
         )
+        self.data = data
         ours, theirs = FORKS.Pipe()
         self.process = FORKS.Process(target=child, args=(theirs, settings, room, port, stuck), daemon=False)
         self.process.start()

@@ -113,8 +113,9 @@ def test_inventory_compares_found_with_expected_counts(root):
 
 def test_images_are_encoded_scored_and_reported(root, colours, tmp_path):
     page = tmp_path / "report.html"
-    chosen = ("--detectors", "neglabel,online,oracle-online", "--seeds", 1, "--workers", 1, "-o", tmp_path, "--report", page)
-    result = run("bench", root / "toy.toml", "--data", root, *chosen, code=1)  # a set is missing
+    chosen = ("--detectors", "neglabel,online,oracle-online", "--seeds", 1, "--workers", 1)
+    written = ("-o", tmp_path, "--report", page)
+    result = run("bench", root / "toy.toml", "--data", root, *chosen, *written, code=1)  # a set is missing
     assert "grey" in result.stdout
     assert "violet" not in result.stdout
     assert "yellow*" in page.read_text()

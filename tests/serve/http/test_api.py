@@ -24,23 +24,7 @@ from unseen.verdicts import FIELDS, VERDICTS
 Z = stream(LABELS, 400)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return tmp_path_factory.mktemp("data")
-
-
-@pytest.fixture(scope="module")
-def server(data):
-    with Server(data, every=100, limits=Limits(batch=256)) as running:
-        LABELS.save(data / "spaces" / "toy.safetensors")
-        yield running
-
-
-@pytest.fixture
-def remote(server):
-    made = create(server.client)
-    yield made
-    made.delete()
+OPTIONS = {"every": 100, "limits": Limits(batch=256)}
 
 
 def post(server, remote, verb, **content):
@@ -250,6 +234,7 @@ def test_invalid_samples_are_refused_and_teach_nothing(server, remote, content, 
     ],
 )
 def test_what_cannot_be_a_stream_is_refused(server, wanted, message):
+    LABELS.save(server.data / "spaces" / "toy.safetensors")
     with pytest.raises(ServiceError, match=message) as caught:
         server.client.create(**{"space": "toy", "detector": "online", **wanted})
     assert caught.value.status == 422
@@ -257,12 +242,12 @@ def test_what_cannot_be_a_stream_is_refused(server, wanted, message):
 
 
 @pytest.mark.parametrize("junk", [b"\x10", b"{}" * 40, b""])
-def test_a_file_that_is_no_label_space_is_refused_without_saying_where_our_files_are(server, data, junk):
-    for path in (data / "junk", data / "spaces" / "junk.safetensors"):
-        path.write_bytes(junk)
-    for wanted in ({"file": data / "junk"}, {"space": "junk"}):
+def test_a_file_that_is_no_label_space_is_refused_without_saying_where_our_files_are(server, junk):
+    path = server.data / "spaces" / "junk.safetensors"
+    path.write_bytes(junk)
+    for wanted in ({"file": path}, {"space": "junk"}):
         with pytest.raises(ServiceError, match="expected") as caught:
             server.client.create(**wanted)
         assert caught.value.status == 422
-        assert str(data) not in str(caught.value)
-    (data / "spaces" / "junk.safetensors").unlink()
+        assert str(server.data) not in str(caught.value)
+    path.unlink()

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.service import Server, create
+from helpers.service import create
 from unseen import Session, demo
 from unseen.discover import explain, group
 
 PACK = demo.load().shuffled(0)[:400]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("data")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

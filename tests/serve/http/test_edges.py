@@ -30,16 +30,7 @@ from unseen.errors import FeatureError, ServiceError
 Z = stream(LABELS, 300)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    limits = Limits(body_seconds=1.5, body=200_000, listeners=2)
-    with Server(tmp_path_factory.mktemp("edges"), limits=limits) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def remote(server):
-    return create(server.client)
+OPTIONS = {"limits": Limits(body_seconds=1.5, body=200_000, listeners=2)}
 
 
 def raw(server, text: str) -> bytes:

@@ -16,12 +16,6 @@ PACK = demo.load().shuffled(0)[:400]
 SHIP = "ship"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("data")) as running:
-        yield running
-
-
 def created(server):
     """A stream that has observed 300 images and grouped what was unknown."""
     made = create(server.client, PACK.space, detector="default")

@@ -33,24 +33,16 @@ from unseen.errors import ServiceError, SettingError
 Z = stream(LABELS, 50)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return tmp_path_factory.mktemp("secure")
+OPTIONS = {"limits": Limits(rate=100, streams=3)}
 
 
 @pytest.fixture(scope="module")
-def keys(data):
-    made = ApiKeys(data)
-    return {
-        (owner, scope): made.add(owner, scope)
-        for owner, scope in (("a", "read"), ("a", "observe"), ("a", "admin"), ("b", "admin"), ("*", "admin"))
-    }
-
-
-@pytest.fixture(scope="module")
-def server(data, keys):
-    with Server(data, limits=Limits(rate=100, streams=3)) as running:
-        yield running
+def keys(server):
+    made, pairs = (
+        ApiKeys(server.data),
+        [("a", "read"), ("a", "observe"), ("a", "admin"), ("b", "admin"), ("*", "admin")],
+    )
+    return {pair: made.add(*pair) for pair in pairs}
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +105,14 @@ def test_a_tenant_over_its_rate_gets_429_and_the_others_do_not(server, keys):
         assert refusal(lambda: create(other)) == 409
 
 
-def test_keys_are_stored_as_hashes_in_a_private_file_and_revoked_at_once(server, keys, data):
-    path = data / "keys.db"
+def test_keys_are_stored_as_hashes_in_a_private_file_and_revoked_at_once(server, keys):
+    path = server.data / "keys.db"
     assert path.stat().st_mode & 0o077 == 0
     assert not any(text.split("_", 2)[2].encode() in path.read_bytes() for text in keys.values())
-    text = ApiKeys(data).add("c", "read")
+    text = ApiKeys(server.data).add("c", "read")
     with as_owner(server, text) as brief:
         assert brief.streams() == []
-        ApiKeys(data).revoke(text.split("_")[1])
+        ApiKeys(server.data).revoke(text.split("_")[1])
         assert refusal(brief.streams) == 401
 
 
