@@ -5,23 +5,12 @@ import pytest
 import torch
 
 from helpers.methods import ALL
-from helpers.streams import stream
+from helpers.suite_files import trial_of
 from unseen import Session, detectors
 from unseen.detectors import DetectorOutput, NegLabel, Online, PooledEvidence
 from unseen.threshold import Adaptive, Fixed
 from unseen_bench.evaluate import evaluate, gate_metrics, judge, over_time
 from unseen_bench.metrics import auroc, summary
-from unseen_bench.trial import Trial
-
-SOURCES = ("known", "near", "far")
-
-
-def trial_of(labels, samples=120, seed=3):
-    """A stream whose truth is the nearest anchor: a known name, or a negative of one of two sets."""
-    z = stream(labels, samples, seed=seed, noise=0.3)
-    nearest = (z @ torch.cat([labels.id_anchors, labels.ood_anchors]).T).argmax(1)
-    known = nearest < len(labels.names)
-    return Trial(z, torch.where(known, nearest, -1), torch.where(known, 0, 1 + nearest % 2), SOURCES)
 
 
 @pytest.fixture

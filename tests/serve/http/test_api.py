@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import unseen
-from helpers.service import LABELS, Client, Limits, Server, create, downloaded, flat, learned, same
+from helpers.service import LABELS, Limits, Server, create, downloaded, flat, learned, same
 from helpers.streams import stream
 from unseen import Session
 from unseen.detectors import Online
@@ -158,26 +158,6 @@ def test_a_label_space_whose_checksum_is_right_and_whose_content_is_not_is_refus
     with pytest.raises(ServiceError, match="expected") as caught:
         server.client.create(tmp_path / "space")
     assert caught.value.status == 422
-
-
-def test_events_carry_the_verdicts_of_observe(server, remote):
-    heard = []
-    listening = threading.Event()
-
-    def listen():
-        with Client(server.url) as own, own.http.stream("GET", f"/v1/streams/{remote.id}/events") as answer:
-            for line in answer.iter_lines():
-                listening.set()
-                if line.startswith("data: "):
-                    heard.append(json.loads(line[6:]))
-                    return
-
-    thread = threading.Thread(target=listen)
-    thread.start()
-    assert listening.wait(10)
-    said = remote.observe(Z[:3])
-    thread.join(10)
-    assert heard[0]["verdicts"] == said
 
 
 def test_an_uploaded_label_space_brings_its_examples(server):

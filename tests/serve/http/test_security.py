@@ -31,18 +31,14 @@ from helpers.streams import stream
 from unseen.errors import ServiceError, SettingError
 
 Z = stream(LABELS, 50)
-
-
 OPTIONS = {"limits": Limits(rate=100, streams=3)}
+KEYS = (("a", "read"), ("a", "observe"), ("a", "admin"), ("b", "admin"), ("*", "admin"))  # owner, scope
 
 
 @pytest.fixture(scope="module")
 def keys(server):
-    made, pairs = (
-        ApiKeys(server.data),
-        [("a", "read"), ("a", "observe"), ("a", "admin"), ("b", "admin"), ("*", "admin")],
-    )
-    return {pair: made.add(*pair) for pair in pairs}
+    made = ApiKeys(server.data)
+    return {pair: made.add(*pair) for pair in KEYS}
 
 
 @pytest.fixture(scope="module")
