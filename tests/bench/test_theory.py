@@ -1,6 +1,5 @@
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,10 +11,8 @@ from torch.nn.functional import normalize, one_hot
 from typer.testing import CliRunner
 
 from helpers.streams import space, stream, unit
-from helpers.tiny_models import ColourEncoder, pictures
 from unseen import LabelSpace
 from unseen.errors import DataError, FeatureError, SettingError
-from unseen.features import FeatureCache
 from unseen.scan import naive
 from unseen_bench import theory as gap
 from unseen_bench.cli.commands import gap as command
@@ -177,16 +174,6 @@ def test_the_command_measures_names_and_negatives(files):
     told = run(*words)
     assert "all 6" in told
     assert "no guarantee" in told
-
-
-def test_the_command_reads_a_folder_of_encoded_images(files):
-    encoder = ColourEncoder()
-    cache = FeatureCache(files / "features", encoder)
-    images = [replace(image, path=f"{i}.png", label=f"name {i % 6}") for i, image in enumerate(pictures(12))]
-    space(dim=encoder.dim, dtype=torch.float32).save(files / "colours.safetensors")
-    cache.add(images, encoder.images(images))
-    row = row_of(files / "features", "--space", files / "colours.safetensors", "--truth")
-    assert row["regret"][-1]["samples"] == 12
 
 
 def test_truth_that_no_file_or_no_name_has_is_refused(files):

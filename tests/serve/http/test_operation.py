@@ -126,7 +126,10 @@ def test_a_list_has_the_streams_and_the_label_spaces_on_offer(client, remote, fo
     assert caught.value.code == "parameters"
 
 
-def test_requests_samples_refusals_and_the_process_are_measured(client, remote):
+def test_requests_samples_refusals_and_the_process_are_measured(client):
+    remote = create(client)
+    remote.observe(Z)
+    assert remote.info()["memory_bytes"] > 1000
     answer = client.http.post(
         f"/v1/streams/{remote.id}/observe", content=b"abc", headers={"content-type": "application/octet-stream"}
     )
@@ -142,6 +145,8 @@ def test_requests_samples_refusals_and_the_process_are_measured(client, remote):
         "unseen_waiting_seconds",
     ):
         assert name in text
+    remote.delete()
+    assert remote.id not in client.ask("GET", "/metrics").text
 
 
 def test_reads_of_one_owner_are_limited_and_others_go_on(tmp_path):

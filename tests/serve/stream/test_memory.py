@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers.methods import ALL
-from helpers.service import CONFIG, LABELS, Limits, Server, create, open_store, sample_batch, session_bytes, state_bytes
+from helpers.service import CONFIG, LABELS, Limits, open_store, sample_batch, session_bytes, state_bytes
 from helpers.streams import space, stream
 from unseen.errors import ServiceError
 
@@ -70,13 +70,3 @@ def test_restores_leave_few_files(tmp_path):
         assert len(opened.snapshots.all("restored")) <= 4
     with open_store(tmp_path) as streams:
         assert next(iter(streams.entries.values())).opened.at.seq == 24
-
-
-def test_a_deleted_stream_leaves_the_metrics_and_its_answer_states_its_memory(tmp_path):
-    with Server(tmp_path / "data") as server:
-        remote = create(server.client)
-        remote.observe(Z)
-        assert remote.info()["memory_bytes"] > 1000
-        assert remote.id in server.client.http.get("/metrics").text
-        remote.delete()
-        assert remote.id not in server.client.http.get("/metrics").text
