@@ -8,7 +8,6 @@ from torch import Tensor
 
 from helpers.scan_cases import PAPER, case, difference
 from helpers.streams import space, stream
-from unseen import scan as dispatch
 from unseen.detectors import Framework, Online, OnlineID, PooledEvidence
 from unseen.odds import logit
 from unseen.scan import Anchors, Scan, naive
@@ -109,8 +108,7 @@ def test_scan_does_not_wait_for_the_gpu_after_planning(monkeypatch):
     assert torch.equal(got.score, expected.score)
 
 
-@pytest.mark.parametrize("reads", ["float32", "split"])
-def test_observe_many_matches_observe_of_each_stream(reads):
+def test_observe_together_matches_observe_of_each_stream():
     labels = space(37, 1201, 64, dtype=torch.float32)
     z = stream(labels, 900, noise=0.1).cuda()
     online = Online(labels.to(device="cuda"))
@@ -118,8 +116,7 @@ def test_observe_many_matches_observe_of_each_stream(reads):
     orders = [torch.randperm(900, generator=generator)[:n].cuda() for n in (900, 900, 170, 1)]
     _, later = online.observe(online.start(), z[:50])
     states = [online.start(), later, online.start(), later]
-    with dispatch.using(f"cuda-{reads}"):
-        got = online.observe_many(states, z, orders)
+    got = online.observe_together(states, z, orders)
     for (one, after), state, order in zip(got, states, orders, strict=True):
         two, then = online.observe(state, z[order])
         assert torch.equal(one.route, two.route)
