@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_dnm_ranks_by_mean_log_distance_to_the_nearest_words() -> None:
 
 
 def test_every_choice_changes_the_fingerprint(tmp_path: Path) -> None:
-    choices: list[dict[str, object]] = [{}, *({"miner": name} for name in ("adaneg", "csp", "dnm"))]
+    choices: list[dict[str, Any]] = [{}, *({"miner": name} for name in ("adaneg", "csp", "dnm"))]
     choices += [{"negatives": 21}, {"prompt": "a photo of a {}."}, {"excluded": ["noun.plant"]}]
     choices += [{"encoder": HashEncoder(fingerprint="hash-2")}, {"negatives": None}]
     assert len({build(tmp_path, **one).fingerprint for one in choices}) == len(choices)

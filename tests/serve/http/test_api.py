@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import unseen
-from helpers.service import LABELS, Limits, Server, create, downloaded, flat, learned, same
+from helpers.service import LABELS, Limits, create, downloaded, flat, learned, same
 from helpers.streams import stream
 from unseen import Session
 from unseen.detectors import Online
@@ -79,16 +79,18 @@ def test_openapi_describes_bodies_verdicts_errors_and_the_bearer_key(server):
         assert schemas[record]["properties"]["verdict"]["enum"] == list(VERDICTS)
 
 
-def test_a_client_observes_the_only_stream_there_is(tmp_path):
-    with Server(tmp_path / "data") as own, unseen.Client(own.url) as client:
+def test_a_client_observes_the_only_stream_there_is(server):
+    with unseen.Client(server.url) as client:
         with pytest.raises(ServiceError, match="expected one stream, got 0"):
             client.observe(Z[:2])
         made = create(client)
         assert [row["seq"] for row in client.observe(Z[:2])] == [0, 1]
         assert client.score(Z[2:3]) == made.score(Z[2:3])
-        create(client)
+        other = create(client)
         with pytest.raises(ServiceError, match="expected one stream, got 2"):
             client.score(Z[:1])
+        for remote in (made, other):
+            remote.delete()
 
 
 def test_a_retried_observe_is_not_learned_twice(remote):
