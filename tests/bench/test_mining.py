@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.tiny_text import HashEncoder, TableEncoder
+from helpers.tiny_text import HashEncoder
 from unseen import LabelSpace
 from unseen.errors import LabelError, SettingError
 from unseen_bench.mining import MINERS, Corpus, mine
@@ -78,13 +79,6 @@ def _numpy_csp(cosines: np.ndarray) -> np.ndarray:
     return np.where(cosines.max(1) > 0.95, 10, 0) + _numpy_quantile(cosines)
 
 
-def test_neglabel_keeps_the_words_far_from_every_name(tmp_path: Path) -> None:
-    encoder = TableEncoder({"cat": 0, "dog": 40, "near": 20, "side": 100, "far": 170})
-    corpus = Corpus("hand", {"noun.own": ("near", "side", "far")})
-    space = mine(["cat", "dog"], encoder, corpus=corpus, negatives=2, cache=tmp_path)
-    assert space.negatives == ("far", "side")
-
-
 def test_csp_ranks_a_duplicate_of_a_name_last_even_if_it_is_far_from_the_others() -> None:
     twin, plain = [-1.0] * 30 + [0.99], [0.5] * 31
     cosines = torch.tensor([twin, plain])
@@ -102,17 +96,10 @@ def test_dnm_ranks_by_mean_log_distance_to_the_nearest_words() -> None:
 
 
 def test_every_choice_changes_the_fingerprint(tmp_path: Path) -> None:
-    spaces = [
-        build(tmp_path),
-        build(tmp_path, negatives=21),
-        build(tmp_path, miner="adaneg"),
-        build(tmp_path, miner="csp"),
-        build(tmp_path, miner="dnm"),
-        build(tmp_path, prompt="a photo of a {}."),
-        build(tmp_path, encoder=HashEncoder(fingerprint="hash-2")),
-        build(tmp_path, negatives=None),
-    ]
-    assert len({space.fingerprint for space in spaces}) == len(spaces)
+    choices: list[dict[str, Any]] = [{}, *({"miner": name} for name in ("adaneg", "csp", "dnm"))]
+    choices += [{"negatives": 21}, {"prompt": "a photo of a {}."}]
+    choices += [{"encoder": HashEncoder(fingerprint="hash-2")}, {"negatives": None}]
+    assert len({build(tmp_path, **one).fingerprint for one in choices}) == len(choices)
 
 
 def test_the_number_of_negatives_follows_the_share_or_the_count(tmp_path: Path) -> None:
@@ -131,21 +118,6 @@ def test_known_names_are_never_negatives_whatever_their_spelling(tmp_path: Path)
     assert space.negatives == ("tree",)
 
 
-def test_a_torn_cache_file_is_encoded_again(tmp_path: Path) -> None:
-    before = build(tmp_path)
-    for path in tmp_path.rglob("*.safetensors"):
-        path.write_bytes(path.read_bytes()[:100])
-    assert build(tmp_path).fingerprint == before.fingerprint
-
-
-def test_a_new_text_side_does_not_read_the_old_vectors(tmp_path: Path) -> None:
-    build(tmp_path)
-    improved = HashEncoder()
-    improved.text_fingerprint = "better"  # type: ignore[attr-defined]
-    assert build(tmp_path, improved).manifest["text_fingerprint"] == "better"
-    assert improved.encoded == 103
-
-
 def test_bad_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="wordnet, neglabel, online, adaneg"):
         build(tmp_path, miner="gold")
@@ -154,8 +126,5 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
     for names, says in (([], "at least one"), (["a", "a"], "more than once"), ("cat", "one string")):
         with pytest.raises(LabelError, match=says):
             mine(names, HashEncoder(), corpus=WORDS, cache=tmp_path)
-
-
-def test_a_corpus_of_known_names_alone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LabelError, match="expected words besides the known names in own, got none"):
         build(tmp_path, corpus=Corpus("own", {"noun.a": ("cat", "fox")}))

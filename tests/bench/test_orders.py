@@ -5,8 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.streams import unit
 from unseen.errors import DataError, SettingError
 from unseen_bench import trial as stream
+from unseen_bench.trial import Trial
 
 WHOLE = ("shuffled", "id_first", "ood_first", "id_then_mixed", "ood_then_mixed", "bursts")
 
@@ -90,17 +92,40 @@ def test_long_tail_falls_exponentially_and_keeps_the_unknown_side():
     assert len(stream.order(is_id, source, kind="long_tail", ratio=1)) == 530
 
 
-def test_bad_input_is_refused():
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "sorted"}, r"shuffled.*got 'sorted'"),
+        ({"kind": "temporal", "sets": (0, 1)}, "every OOD set once"),
+        ({"kind": "mixture", "ood_share": 1.5}, "ood_share"),
+        ({"kind": "long_tail", "ratio": 0.5}, "ratio"),
+    ],
+)
+def test_bad_settings_are_refused(options, message):
+    with pytest.raises(SettingError, match=message):
+        stream.order(*population(), **options)
+
+
+def test_a_truth_that_fits_no_stream_is_refused():
     is_id, source = population()
-    with pytest.raises(SettingError, match=r"shuffled.*got 'sorted'"):
-        stream.order(is_id, source, kind="sorted")
     with pytest.raises(DataError, match="one length"):
         stream.order(is_id, source[:-1])
     with pytest.raises(DataError, match=r"torch\.int64"):
         stream.order(is_id.long(), source)
-    with pytest.raises(SettingError, match="every OOD set once"):
-        stream.order(is_id, source, kind="temporal", sets=(0, 1))
-    with pytest.raises(SettingError, match="ood_share"):
-        stream.order(is_id, source, kind="mixture", ood_share=1.5)
-    with pytest.raises(SettingError, match="ratio"):
-        stream.order(is_id, source, kind="long_tail", ratio=0.5)
+
+
+@pytest.fixture
+def trial():
+    """Four known samples of two classes and two samples of each of two unknown sets."""
+    label = torch.tensor([0, 0, 1, 1, -1, -1, -1, -1])
+    source = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
+    return Trial(unit(8, 4), label, source, ("known", "near", "far"))
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "id_first", "ood_first", "bursts"])
+def test_an_order_moves_features_and_truth_together(trial, kind):
+    ordered = trial.ordered(kind, seed=1)
+    assert sorted(map(tuple, ordered.z.tolist())) == sorted(map(tuple, trial.z.tolist()))
+    for z, label, source in zip(ordered.z, ordered.label, ordered.source, strict=True):
+        row = int((trial.z == z).all(1).nonzero())
+        assert (label, source) == (trial.label[row], trial.source[row])

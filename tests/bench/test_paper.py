@@ -8,20 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from helpers import openood, suite_files
+from helpers.commands import run
 from helpers.tiny_models import save_clip
 from unseen import LabelSpace, detectors
-from unseen.cli import app
 from unseen.encoders import load_encoder
 from unseen.errors import DataError, SettingError
-from unseen_bench import run as bench
 from unseen_bench import suites
-from unseen_bench.exhibits import paper as report
 from unseen_bench.exhibits.grid import tex
 from unseen_bench.methods.prompts import REGISTRY, LearnOptions
-from unseen_bench.mining import Corpus, find_miner, mine, wordnet
+from unseen_bench.mining import Corpus, mine
 from unseen_bench.oracles import ORACLES
 from unseen_bench.run import leaderboard, paper
 from unseen_bench.run.runs import FITTED
@@ -42,30 +39,18 @@ def toy(tmp_path, monkeypatch):
     return table.parent
 
 
-def cli(*words):
-    return CliRunner().invoke(app, ["bench", *map(str, words)], catch_exceptions=False)
-
-
 def test_the_sixteen_tables_and_the_figure_are_there_in_order():
     assert [one.name for one in paper.PAPER] == [*(f"Table {n}" for n in range(1, 17)), "Figure 1"]
-    assert all(suites.needs_images(name) for one in paper.PAPER for name in one.suites)
     assert not any(suites.needs_images(name) for one in paper.PAPER for name in one.stand_ins)
+    used = {name for one in paper.PAPER for name in one.suites}
+    assert used == {name for name in suites.names() if suites.needs_images(name)}
     assert [one.name for one in paper.select_exhibits("1,9,F1")] == ["Table 1", "Table 9", "Figure 1"]
-
-
-def test_an_exhibit_that_the_paper_does_not_have_is_refused():
     with pytest.raises(SettingError, match=r"expected exhibits out of 1, 2, .* 16, F1, got 17, F2; "):
         paper.select_exhibits("1,17,f2")
 
 
-def test_every_suite_over_images_belongs_to_an_exhibit():
-    used = {name for one in paper.PAPER for name in one.suites}
-    assert used == {name for name in suites.names() if suites.needs_images(name)}
-
-
 def test_without_data_every_exhibit_says_which_files_it_needs(tmp_path):
-    result = cli("paper", "-o", tmp_path)
-    assert result.exit_code == 0
+    run("bench", "paper", "-o", tmp_path)
     text = (tmp_path / "paper.md").read_text()
     assert text.count("State: needs data.") == 17
     assert "imagenet needs --data, a folder of images: `unseen bench imagenet --check DATA` says which" in text
@@ -79,28 +64,24 @@ def test_without_data_every_exhibit_says_which_files_it_needs(tmp_path):
 @pytest.fixture
 def on_disk(tmp_path, monkeypatch) -> tuple[Path, Path]:
     """A few photos per set where OpenOOD's scripts put them, of Places and SUN none, and a small CLIP."""
-    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    openood.mine_few_words(monkeypatch, tmp_path)
     root = openood.write(tmp_path / "data")
     for name in ("SUN", "Places"):
         shutil.rmtree(root / name)
-    few = Corpus("few", {name: words[::140] for name, words in wordnet().lists.items()})  # all take a minute
-    miner = replace(find_miner("neglabel"), corpus=lambda: few)
-    monkeypatch.setattr("unseen_bench.mining.mining.find_miner", lambda name: miner)
     return root, save_clip(tmp_path / "model", context=77, letters=True)
 
 
 def paper_of(monkeypatch, data, model, out, *more, exhibits):
-    """The exit code of `bench paper` with these exhibits alone, its report, and what it said."""
+    """The report of `bench paper` with these exhibits alone, of which none is complete, and what it said."""
     monkeypatch.setattr(paper, "PAPER", exhibits)
-    words = ("paper", "--data", data, "--encoder", model, "--seeds", 1, "-o", out)
-    result = cli(*words, *more)
-    return result.exit_code, (out / "paper.md").read_text(), result.stderr
+    words = ("--data", data, "--encoder", model, "--seeds", 1, "-o", out)
+    result = run("bench", "paper", *words, *more, code=1)
+    return (out / "paper.md").read_text(), result.stderr
 
 
 def test_a_table_of_which_images_are_missing_says_so_and_the_exit_code_is_1(on_disk, toy, tmp_path, monkeypatch):
     one = paper.Exhibit("Table 1", "four sets", ("imagenet",), (str(toy / "toy.toml"),), ("mcm", "neglabel"))
-    code, text, said = paper_of(monkeypatch, *on_disk, tmp_path, "--features", toy, exhibits=(one,))
-    assert code == 1
+    text, said = paper_of(monkeypatch, *on_disk, tmp_path, "--features", toy, exhibits=(one,))
     assert "State: in part, on imagenet; stand-in: toy." in text
     assert "Missing: imagenet ran without the whole of known (6 of 50,000 images), inaturalist (3 of 10,000" in text
     assert "sun (0 of 10,000 images)" in text
@@ -114,19 +95,15 @@ def test_a_table_of_which_images_are_missing_says_so_and_the_exit_code_is_1(on_d
 def test_every_suite_over_images_reads_what_the_download_scripts_leave(on_disk, tmp_path, monkeypatch):
     own = [name for name in suites.names() if suites.needs_images(name) and suites.read(name)["encoder"] == "ViT-B/16"]
     own.remove("imagenet-lapt")
-    code, text, _ = paper_of(
-        monkeypatch,
-        *on_disk,
-        tmp_path,
-        exhibits=(paper.Exhibit("Table 1", "all", tuple(own), methods=("online",), orders=("shuffled",)),),
-    )
-    assert code == 1  # three photos are not 10,000
+    one = paper.Exhibit("Table 1", "all", tuple(own), methods=("online",), orders=("shuffled",))
+    text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=(one,))  # three photos are not 10,000
     assert f"State: in part, on {', '.join(own)}." in text
 
 
 def test_advice_of_a_check_names_the_places_of_what_is_missing(on_disk):
-    result = cli("imagenet-lapt", "--check", on_disk[0])
-    assert result.exit_code == 1
+    result = run("bench", "--check", on_disk[0], code=1)
+    assert "suites.json                              ← missing" in result.stderr
+    result = run("bench", "imagenet-lapt", "--check", on_disk[0], code=1)
     assert "known                6 of 50,000 images  ← incomplete" in result.stderr
     assert (
         "missing, left out: looked for in benchmark_imglist/imagenet/test_sun.txt or images_largescale/sun or SUN"
@@ -142,15 +119,15 @@ def test_prompts_learned_by_lapt_are_what_table_8_reads(on_disk, tmp_path, monke
     space = mine(["tench", "goldfish", "great white shark"], load_encoder(model), negatives=4, corpus=letters)
     space.save(tmp_path / "space.safetensors")
     table_8 = (paper.Exhibit("Table 8", "LAPT", ("imagenet-lapt",), methods=("online",)),)
-    _, text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)
+    text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)
     assert f"imagenet-lapt needs {root}/lapt.safetensors: `unseen bench learn --method lapt --examples PHOTOS" in text
-    learn = ("learn", "--method", "lapt", "--examples", root / "sketch", "--space", tmp_path / "space.safetensors")
+    learn = ("--method", "lapt", "--examples", root / "sketch", "--space", tmp_path / "space.safetensors")
     monkeypatch.setattr("unseen_bench.methods.prompts.LearnOptions", partial(LearnOptions, context=2))
-    assert cli(*learn, "--encoder", model, "-o", root / "lapt.safetensors").exit_code == 0
+    run("bench", "learn", *learn, "--encoder", model, "-o", root / "lapt.safetensors")
     learned = LabelSpace.load(root / "lapt.safetensors")
     assert learned.negatives == space.negatives
     assert not torch.isclose(learned.ood_anchors, space.ood_anchors).all(dim=1).any()  # the learned context words them
-    _, text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)
+    text, _ = paper_of(monkeypatch, *on_disk, tmp_path, exhibits=table_8)
     assert "State: in part, on imagenet-lapt." in text
     suite = suites.load_images("imagenet-lapt", root, encoder=str(model))
     torch.testing.assert_close(suite.labels_of("neglabel").ood_anchors, learned.ood_anchors)
@@ -163,9 +140,8 @@ def test_prompts_learned_by_lapt_are_what_table_8_reads(on_disk, tmp_path, monke
 
 def test_a_suite_that_cannot_be_loaded_is_a_reason_and_exit_code_1(toy, tmp_path):
     next(toy.glob("near*")).write_bytes(b"torn")
-    result = cli("paper", "--features", toy, "--tables", "1", "--seeds", 1, "-o", tmp_path, "--json")
-    assert result.exit_code == 1
-    found = json.loads(result.stdout)
+    words = ("--features", toy, "--tables", "1", "--seeds", 1, "-o", tmp_path, "--json")
+    found = json.loads(run("bench", "paper", *words, code=1).stdout)
     assert found["incomplete"] == ["Table 1"]
     assert found["exhibits"]["Table 1"]["state"] == "needs data"
     assert any("was left out: expected" in told for told in found["exhibits"]["Table 1"]["missing"])
@@ -179,17 +155,6 @@ def test_the_readme_names_what_of_the_printed_tables_cannot_be_run():
     }  # fmt: skip
     text = " ".join((REPO / "README.md").read_text().split())
     assert "its tables but for ZOC, CLIPN, InfoOOD as published, and those that train a network" in text
-
-
-def test_what_reproduction_says_of_the_oracle_follows_from_its_table():
-    text = (REPO / "docs" / "reproduction.md").read_text()
-    assert "ahead of both frozen scores in every line but one, MCM on digits" in text
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.count(" / ") == 4]
-    aurocs = {name: [float(cell.split(" / ")[0]) for cell in cells] for name, *cells in lines}
-    assert len(lines) == 7
-    assert {name for name, found in aurocs.items() if max(found[:2]) > found[3]} == {"digits"}
-    assert aurocs["digits"][0] > aurocs["digits"][3] > aurocs["digits"][1]
-    assert all(found[4] > 50 for found in aurocs.values())  # what the label gives away stands in every line
 
 
 def test_printed_averages_that_are_not_the_mean_of_their_sets_are_said():
@@ -207,8 +172,8 @@ def test_printed_averages_that_are_not_the_mean_of_their_sets_are_said():
 
 
 def test_stand_ins_run_and_the_report_is_written_in_three_forms(toy, tmp_path):
-    result = cli("paper", "--features", toy, "--tables", "1,11,12,13,F1", "--seeds", 2, "-o", tmp_path)
-    assert result.exit_code == 0
+    words = ("--features", toy, "--tables", "1,11,12,13,F1", "--seeds", 2, "-o", tmp_path)
+    run("bench", "paper", *words)
     page, text, tex = ((tmp_path / f"paper.{form}").read_text() for form in ("html", "md", "tex"))
     assert text.count("stand-in: ") >= 5
     assert {path.name for path in tmp_path.glob("figure-*.svg")} == {"figure-toy-kappa.svg", "figure-toy-shuffled.svg"}
@@ -223,42 +188,10 @@ def test_stand_ins_run_and_the_report_is_written_in_three_forms(toy, tmp_path):
     assert tex.count("{") == tex.count("}")
 
 
-def test_per_seed_figures_have_two_decimals_and_their_mean(toy):
-    suite = suites.load(str(toy / "toy.toml"), toy)
-    runs = bench.list_runs(suite, names=["online"], orders=("shuffled",), seeds=2)
-    rows = [row for _, row in bench.run_all(suite, runs, workers=1)]
-    grid = next(report.seed_grids(suite, rows))
-    first = rows[0]["by_set"]["near"]["margin_auroc"]
-    assert grid.lines[0][:2] == ["0", f"{100 * first:.2f}"]
-    assert [line[0] for line in grid.lines] == ["0", "1", "mean", "std"]
-    expected, _ = bench.mean_and_deviation([row["by_set"]["near"]["margin_auroc"] for row in rows[:2]])
-    assert grid.lines[2][1] == f"{100 * expected:.2f}"
-
-
 def test_every_character_of_a_note_can_be_typeset():
     assert tex(r"a_b 5% {x} $1 \d ~^ `code` — ±") == (
         r"a\_b 5\% \{x\} \$1 \textbackslash{}d \textasciitilde{}\textasciicircum{} code -- $\pm$"
     )
-
-
-def test_printed_lines_without_one_of_ours_stand_in_a_table_of_their_own(toy):
-    exhibit = paper.Exhibit("Table 9", "known names", ("imagenet",), printed_methods=("zoc", "mcm", "oracle-released"))
-    suite = replace(suites.load(str(toy / "toy.toml"), toy), source=suites.Source("imagenet", toy))
-    runs = bench.list_runs(suite, names=["mcm"], orders=("shuffled",), seeds=1)
-    rows = [row for _, row in bench.run_all(suite, runs, workers=1)]
-    outcome = paper.Outcome(exhibit, ran=[(suite, rows)])
-    grid = report.section(outcome).parts[-1]
-    assert [line[0] for line in grid.lines] == ["oracle-released", "zoc"]
-    assert grid.lines[0][1:3] == ["99.88 (0.04)", "0.50 (0.03)"]
-
-
-def test_check_lists_the_files_of_every_suite(tmp_path):
-    (tmp_path / "text-imagenet1k.safetensors").write_bytes(b"")
-    result = cli("--check", tmp_path)
-    assert result.exit_code == 1
-    assert "text-imagenet1k.safetensors            here" in result.stderr
-    assert "images-textures10.safetensors            ← missing" in result.stderr
-    assert "inaturalist          0 of 10,000 images  ← missing, left out" in result.stderr
 
 
 MINE = """
@@ -284,21 +217,11 @@ class Peeks(Mine):
 def test_a_submitted_detector_gets_its_line_after_the_checks(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(leaderboard, "SUITES", (str(toy / "toy.toml"),))
     (tmp_path / "my_detector.py").write_text(MINE)
-    result = cli("--submit", f"{tmp_path}/my_detector.py:Mine", "--features", toy)
-    assert result.exit_code == 0
+    result = run("bench", "--submit", f"{tmp_path}/my_detector.py:Mine", "--features", toy)
     assert f"| {tmp_path}/my_detector.py:Mine | " in result.stdout
     with pytest.raises(SettingError, match="to pass the checks of a detector, got on toy: "):
-        cli("--submit", f"{tmp_path}/my_detector.py:Peeks", "--features", toy)
+        run("bench", "--submit", f"{tmp_path}/my_detector.py:Peeks", "--features", toy)
     with pytest.raises(SettingError, match="expected --features with --submit"):
-        cli("--submit", f"{tmp_path}/my_detector.py:Mine")
+        run("bench", "--submit", f"{tmp_path}/my_detector.py:Mine")
     with pytest.raises(SettingError, match="expected a label-free method, got fit-knn"):
         leaderboard.submit("fit-knn", toy, workers=1)
-
-
-def test_feature_files_of_a_suite_are_those_its_table_names():
-    assert suites.feature_files_of("imagenet1k-surrogate")[:2] == [
-        "text-imagenet1k.safetensors",
-        "images-imagenet_val5.safetensors",
-    ]
-    assert "suites.json" in suites.feature_files_of("imagenet200")
-    assert suites.names() == sorted(suites.names())

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
+import pytest
+
 from unseen import demo
+from unseen_bench.mining import Corpus, find_miner, wordnet
 
 WORDNET_IDS = ("n01440764", "n01443537", "n01484850")  # the first three classes of ImageNet: labels 0, 1, 2
 LISTED = {  # list in benchmark_imglist -> where its images lie, label
@@ -55,6 +59,14 @@ def write(root: Path, *, photos: int = 3) -> Path:
     for folder in (*LOOSE, *(f"{one}/{wnid}" for one in BY_CLASS for wnid in WORDNET_IDS)):
         _put(root / folder, names, pictures)
     return root
+
+
+def mine_few_words(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let negatives come from a small part of WordNet, and be kept in this folder: all of it takes a minute."""
+    patch.setenv("UNSEEN_CACHE", str(folder / "cache"))
+    few = Corpus("few", {name: words[::140] for name, words in wordnet().lists.items()})
+    miner = replace(find_miner("neglabel"), corpus=lambda: few)
+    patch.setattr("unseen_bench.mining.mining.find_miner", lambda name: miner)
 
 
 def _put(folder: Path, names: list[str], pictures: Iterator[bytes]) -> None:

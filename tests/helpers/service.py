@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import sqlite3
 import sys
 import threading
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -24,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from helpers.streams import space
-from unseen import Session
+from unseen import LabelSpace, Session
 from unseen.detectors.state import flatten
 from unseen.encoders import preprocess
 from unseen.serve import run as serve_run
@@ -32,7 +34,6 @@ from unseen.serve.backup import copy_stream
 from unseen.serve.client import Client, Remote
 from unseen.serve.http.app import create_app
 from unseen.serve.http.auth import ApiKeys, is_loopback
-from unseen.serve.http.bodies import FORM, RAW
 from unseen.serve.http.log import RequestLog
 from unseen.serve.http.service import Service
 from unseen.serve.run import hush_libraries, listening_socket, run
@@ -51,6 +52,7 @@ from unseen.serve.work.threads import MicroBatcher, RateLimiter
 # a fork server finds what to import by this alone; without it every service would import torch again
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
 LABELS = space(dtype=torch.float32)  # of most streams of the tests
+CONFIG = StreamConfig("", "", "*", "online")
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["helpers.service"])
 START = 90  # seconds that a service may take: the first of a cold machine reads torch from disk
@@ -96,6 +98,7 @@ class Server:
         settings = Settings(
             data, host, encoder, limits or Limits(), Durability(**durability), logs=logs, behind_proxy=behind_proxy
         )
+        self.data = data
         ours, theirs = FORKS.Pipe()
         self.process = FORKS.Process(target=child, args=(theirs, settings, room, port, stuck), daemon=False)
         self.process.start()
@@ -116,6 +119,11 @@ class Server:
                 pass
             time.sleep(0.01)
         raise TimeoutError("the service did not get ready")
+
+    def connect(self) -> socket.socket:
+        """A connection that is not yet HTTP."""
+        url = httpx.URL(self.url)
+        return socket.create_connection((url.host, url.port), timeout=10)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)
@@ -150,12 +158,30 @@ def blocks(folder: Path, dtype: torch.dtype, dim: int) -> list[Tensor]:
     return [torch.frombuffer(bytearray(row[0]), dtype=dtype).view(-1, dim).clone() for row in rows]
 
 
-def reference(config: StreamConfig, labels: Any, parts: list[Tensor]) -> Session:
-    """A fresh session that has observed `parts` in order."""
-    session = config.spec(labels).build()
+def create(client: Client, labels: LabelSpace = LABELS, **wanted: Any) -> Remote:
+    """A new stream over a label space."""
+    with TemporaryDirectory() as folder:
+        labels.save(Path(folder) / "space")
+        return client.create(Path(folder) / "space", **{"detector": "online", **wanted})
+
+
+@contextmanager
+def open_store(data: Path, **settings: Any) -> Iterator[StreamStore]:
+    """Yield the streams of a data folder, open in this process."""
+    streams = StreamStore(DataFolder(data), Settings(data, **settings))
+    streams.open_all()
+    try:
+        yield streams
+    finally:
+        streams.close()
+
+
+def learned(parts: list[Tensor], config: StreamConfig = CONFIG) -> dict[str, Tensor]:
+    """The state of a session that has observed `parts` in order."""
+    session = config.spec(LABELS).build()
     for part in parts:
         session.observe(part)
-    return session
+    return flat(session)
 
 
 def flat(session: Session) -> dict[str, Tensor]:
@@ -166,9 +192,11 @@ def flat(session: Session) -> dict[str, Tensor]:
     }
 
 
-def downloaded(remote: Remote, labels: Any, path: Path) -> dict[str, Tensor]:
-    remote.state(path)
-    return flat(Session.load(path, labels))
+def downloaded(remote: Remote) -> dict[str, Tensor]:
+    """The state of a stream."""
+    with TemporaryDirectory() as folder:
+        remote.state(Path(folder) / "state")
+        return flat(Session.load(Path(folder) / "state", LABELS))
 
 
 def different(left: dict[str, Tensor], right: dict[str, Tensor]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A small suite on disk: feature files and a TOML table over them, written by the tests that need one."""
+"""A small suite on disk: feature files and a TOML table over them; and a trial without any file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from helpers.streams import unit
+from helpers.streams import stream, unit
+from unseen import LabelSpace
+from unseen_bench.trial import Trial
 
 DIM = 16
 NAMES = [f"name {i}" for i in range(6)]
@@ -59,3 +61,12 @@ def around(anchors: Tensor, *, seed: int, reach: float = 1.2) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     drawn = normalize(torch.randn(anchors.shape, generator=generator), dim=1)
     return normalize(anchors + reach * torch.rand(len(anchors), 1, generator=generator) * drawn, dim=1)
+
+
+def trial_of(labels: LabelSpace, samples: int = 120, *, noise: float = 0.3) -> Trial:
+    """A stream whose truth is the nearest anchor: a known name, or a negative of one of two sets."""
+    z = stream(labels, samples, noise=noise)
+    nearest = (z @ torch.cat([labels.id_anchors, labels.ood_anchors]).T).argmax(1)
+    is_id = nearest < len(labels.names)
+    label, source = torch.where(is_id, nearest, -1), torch.where(is_id, 0, 1 + nearest % 2)
+    return Trial(z, label, source, ("known", "near", "far"))

@@ -78,23 +78,14 @@ class ThreeNodes:
         self.nodes.wait_for_nodes()
 
 
-def encode(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
+def encode(ray: Any, nodes: ThreeNodes, folder: Path, scale: int, *, gpus: bool = False) -> Row:
+    """Encode with three models on CPUs, or with a model on each of two GPUs, which the nodes only say they have."""
     model, images = save_clip(folder / "model"), save_pictures(folder / "images", 48 * scale)
-    job = scaled_encode.EncodeJob(str(model), "cpu", 4, actors=3)
+    job = scaled_encode.EncodeJob(str(model), None if gpus else "cpu", 4, actors=None if gpus else 3)
     plan = scaled_encode.plan(ray, [str(images)], folder / "ray", job, size=4)
     for _ in scaled_encode.run(ray, plan, job):
         nodes.kill()
-    return compared("encode", model, images, folder)
-
-
-def encode_by_gpus(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
-    """Encode with a model on each of two GPUs, which the nodes only say they have."""
-    model, images = save_clip(folder / "model"), save_pictures(folder / "images", 48 * scale)
-    job = scaled_encode.EncodeJob(str(model), None, 4)
-    plan = scaled_encode.plan(ray, [str(images)], folder / "ray", job, size=4)
-    for _ in scaled_encode.run(ray, plan, job):
-        nodes.kill()
-    return compared("encode, a GPU each", model, images, folder)
+    return compared("encode, a GPU each" if gpus else "encode", model, images, folder)
 
 
 def compared(verb: str, model: Path, images: Path, folder: Path) -> Row:
@@ -220,7 +211,7 @@ def counted(verb: str, rows_in: int, rows_out: list[str], *, equal: bool) -> Row
 VERBS: dict[str, Callable[[Any, ThreeNodes, Path, int], Row]] = {
     "encode": encode,
     "score": score,
-    "gpus": encode_by_gpus,
+    "gpus": partial(encode, gpus=True),
 }
 
 

@@ -42,10 +42,6 @@ class TableEncoder:
         return torch.stack([angle.cos(), angle.sin()], 1)
 
 
-def hashed(name: str) -> HashEncoder:
-    return HashEncoder()
-
-
 class GatedText:
     """A text encoder that encodes names at once and words only when a gate is open."""
 

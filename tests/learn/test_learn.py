@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-import json
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch.amp import GradScaler
-from typer.testing import CliRunner
 
+from helpers.commands import rows
+from helpers.commands import run as call
 from helpers.streams import unit
 from helpers.tiny_models import ColourEncoder, pictures, save_clip
 from unseen import LabelSpace
-from unseen.cli import app
 from unseen.encoders import load_encoder
 from unseen.encoders.hub import HubEncoder
 from unseen.errors import EncoderError, LabelError, SettingError
@@ -30,10 +29,7 @@ from unseen_bench.methods.prompts import (
     encode_batch,
     learn,
 )
-from unseen_bench.methods.prompts.methods import (
-    CoOp,
-    name_loss,
-)
+from unseen_bench.methods.prompts.methods import CoOp, name_loss
 
 NAMES = ("cat", "dog", "photo", "nice")
 CONTEXT = 4
@@ -59,12 +55,6 @@ def batch(encoder: HubEncoder, needs: str = "") -> LabelledBatch:
 
 def options(method: str, **changes: float) -> LearnOptions:
     return LearnOptions(method, epochs=4, rate=0.05, batch=6, context=CONTEXT, **changes)  # type: ignore[arg-type]
-
-
-def training(encoder: HubEncoder, method: str = "coop") -> Training:
-    learner, tower = options(method).learner(), PromptTower(encoder)
-    known = tower.tokens(NAMES, CONTEXT)
-    return Training(learner, tower, known, batch(encoder))
 
 
 def embeddings(tower: PromptTower, words: str) -> torch.Tensor:
@@ -118,6 +108,10 @@ def test_only_contexts_change_and_the_loss_falls(method: str, encoder: HubEncode
 
 
 def test_gradients_in_float16_are_scaled(encoder: HubEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def training(of: HubEncoder) -> Training:
+        tower = PromptTower(of)
+        return Training(options("coop").learner(), tower, tower.tokens(NAMES, CONTEXT), batch(of))
+
     half = HubEncoder.of_model(copy.deepcopy(encoder.model), encoder.processor, encoder.tokenizer, dtype=torch.float16)
     tiny = CoOp.loss
     monkeypatch.setattr(CoOp, "loss", lambda *arguments: 1e-8 * tiny(*arguments))
@@ -132,26 +126,24 @@ def test_gradients_in_float16_are_scaled(encoder: HubEncoder, monkeypatch: pytes
     assert not training(encoder).scaler.is_enabled()
 
 
+def impatient(encoder: HubEncoder, method: str) -> Training:
+    """Training with a rate so high that examples that are held out soon gain no more."""
+    images, tower = batch(encoder), PromptTower(encoder)
+    learner = LearnOptions(method, epochs=40, rate=50.0, batch=6, context=CONTEXT).learner()
+    return Training(learner, tower, tower.tokens(NAMES, CONTEXT), images, held_out=images, patience=2)
+
+
 def test_training_stops_when_held_out_examples_no_longer_gain(encoder: HubEncoder) -> None:
-    learner, tower = (
-        LearnOptions("coop", epochs=50, rate=50.0, batch=6, context=CONTEXT).learner(),
-        PromptTower(encoder),
-    )
-    images = batch(encoder)
-    run = Training(learner, tower, tower.tokens(NAMES, CONTEXT), images, held_out=images, patience=2)
+    run, images = impatient(encoder, "coop"), batch(encoder)
     epochs = list(run)
-    assert len(epochs) < 50
+    assert len(epochs) < 40
     lowest = min(epoch.held_out for epoch in epochs)
     assert lowest == pytest.approx(run.lowest)
     assert float(name_loss(images.z, run.rows().known, images.label)) == pytest.approx(lowest, rel=1e-4)
 
 
-def test_the_second_phase_of_negprompt_begins_with_the_best_names_and_moves_negatives(
-    encoder: HubEncoder,
-) -> None:
-    tower, images = PromptTower(encoder), batch(encoder)
-    learner = LearnOptions("negprompt", epochs=40, rate=50.0, batch=6, context=CONTEXT).learner()
-    run = Training(learner, tower, tower.tokens(NAMES, CONTEXT), images, held_out=images, patience=2)
+def test_the_second_phase_of_negprompt_begins_with_the_best_names_and_moves_negatives(encoder: HubEncoder) -> None:
+    run = impatient(encoder, "negprompt")
     start = run.best["negative"]
     first = []
     for epoch in run:
@@ -166,25 +158,19 @@ def test_the_second_phase_of_negprompt_begins_with_the_best_names_and_moves_nega
     assert not torch.equal(run.best["negative"], start)
 
 
-def test_the_label_space_is_saved_and_every_detector_reads_it(
+def test_a_learned_label_space_survives_its_file_and_scores_by_the_formula_of_lsn(
     encoder: HubEncoder, space: LabelSpace, tmp_path: Path
 ) -> None:
-    made = learn(space, batch(encoder), encoder, options("lsn"))
-    made.save(tmp_path / "prompts.safetensors")
-    loaded = LabelSpace.load(tmp_path / "prompts.safetensors")
-    assert loaded.fingerprint == made.fingerprint
-    check_detector(LSNScore(loaded.to(dtype=torch.float64)))
-    with pytest.raises(LabelError, match="expected the label space of `unseen bench learn --method lsn`, got another"):
-        LSNScore(space)
-
-
-def test_the_score_of_lsn_equals_its_formula(encoder: HubEncoder, space: LabelSpace) -> None:
-    made = learn(space, batch(encoder), encoder, options("lsn")).to(dtype=torch.float64)
+    learn(space, batch(encoder), encoder, options("lsn")).save(tmp_path / "prompts.safetensors")
+    made = LabelSpace.load(tmp_path / "prompts.safetensors").to(dtype=torch.float64)
+    check_detector(LSNScore(made))
     z = unit(3, made.dim)
     expected = (z @ made.id_anchors.T).softmax(1).amax(1)
     for part in made.ood_anchors.split(4):
         expected = expected + ((1 - z @ part.T) / 5).softmax(1).amax(1) / 3
     torch.testing.assert_close(LSNScore(made).score(None, z).score, expected)
+    with pytest.raises(LabelError, match="expected the label space of `unseen bench learn --method lsn`, got another"):
+        LSNScore(space)
 
 
 def test_bad_input_is_refused(encoder: HubEncoder) -> None:
@@ -206,14 +192,10 @@ def test_the_command_learns_a_label_space_and_detect_reads_it(
         folder.mkdir(parents=True, exist_ok=True)
         picture.pixels.save(folder / picture.path)
     (tmp_path / "known" / "cat" / "broken.png").write_bytes(b"x")
-    given = ["bench", "learn", "--examples", "known", "--space", "space.safetensors", "--encoder", encoder.name]
-    given += ["--json"]
+    learned = ("bench", "learn", "--examples", "known", "--space", "space.safetensors", "--encoder", encoder.name)
     monkeypatch.setattr("unseen_bench.methods.prompts.LearnOptions", partial(LearnOptions, epochs=2, context=4))
-    result = CliRunner().invoke(app, given, catch_exceptions=False)
-    assert result.exit_code == 1, result.output
+    result = call(*learned, "--json", code=1)
     assert "known/cat/broken.png  skipped" in result.stderr
     assert "epoch 2 of 2 · loss" in result.stderr
-    row = json.loads(result.stdout)
-    assert row["learned_by"] == "locoop"
-    used = ["detect", "known", "--space", "prompts.safetensors", "--device", "cpu", "--json"]
-    assert CliRunner().invoke(app, used, catch_exceptions=False).exit_code == 1  # the broken one is skipped
+    assert rows(result)[0]["learned_by"] == "locoop"
+    call("detect", "known", "--space", "prompts.safetensors", "--device", "cpu", "--json", code=1)  # one is skipped

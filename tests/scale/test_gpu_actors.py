@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from helpers.inline_ray import InlineRay
 from unseen.errors import SettingError
 from unseen.scale.encode import DecodedAhead, EncodeJob, EncoderActor, plan
 
@@ -43,8 +43,9 @@ def test_one_image_that_does_not_fit_is_an_error() -> None:
 
 
 def test_a_cluster_without_a_gpu_says_so_instead_of_waiting_for_one(tmp_path: Path) -> None:
+    ray = SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0})
     with pytest.raises(SettingError, match=r"expected a node with a GPU, of which every model gets one"):
-        plan(InlineRay(), ["photos"], tmp_path, EncodeJob("offline", "cuda"))
+        plan(ray, ["photos"], tmp_path, EncodeJob("offline", "cuda"))
     assert not list(tmp_path.iterdir())
 
 

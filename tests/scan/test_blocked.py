@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -35,7 +33,7 @@ def test_block_size_does_not_change_results(rows, teachers):
     assert all(error < 1e-10 for error in difference(got, expected).values())
 
 
-@pytest.mark.parametrize("split", [0, 1, 37, 119, 120])
+@pytest.mark.parametrize("split", [0, 37, 120])
 @pytest.mark.parametrize("backend", [naive, blocked])
 def test_a_scan_resumes_at_any_sample(backend, split):
     anchors, z, step = case(120, 20, 16, 0.6)
@@ -69,30 +67,6 @@ def test_naive_is_a_gradient_step_on_equation_7():
 
 
 @pytest.mark.parametrize("backend", [naive, blocked])
-def test_two_classes_by_hand(backend):
-    # Anchors along the axes, bank the same, one sample along the first: target (1, 0) to 43 digits at tau = 0.01,
-    # pi = (1, e^-20) / (1 + e^-20) at kappa = 0.05. Only the second row feels anything worth a digit.
-    anchors = torch.eye(2, dtype=torch.float64)
-    z = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    got = backend.scan(anchors, z @ anchors.T / 0.01, z, torch.tensor([0.1], dtype=torch.float64), **PAPER)
-    pi = math.exp(-20) / (1 + math.exp(-20))
-    move = 0.1 / 0.05 * pi
-    second = torch.tensor([-move, 1.0], dtype=torch.float64) / math.hypot(move, 1)
-    torch.testing.assert_close(got.bank, torch.stack([anchors[0], second]), rtol=0, atol=1e-15)
-    assert got.read.label.tolist() == [0]
-    assert float(got.read.peak) == pytest.approx(100)
-    assert float(got.read.rest) == pytest.approx(float(second[0]) * 100, rel=1e-9)
-
-
-@pytest.mark.parametrize("backend", [naive, blocked])
-def test_zero_steps_only_read(backend):
-    anchors, z, step = case(40, 10, 8, 0.0)
-    got = backend.scan(anchors, z @ anchors.T / 0.01, z, step, **PAPER)
-    assert torch.equal(got.bank, anchors)
-    torch.testing.assert_close(got.read.energy, torch.logsumexp(z @ anchors.T / 0.01, 1), rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("backend", [naive, blocked])
 def test_log_of_soft_targets_can_be_passed_as_logits(backend):
     anchors, z, step = case(30, 10, 8, 1.0)
     own = torch.softmax(z @ anchors.T / 0.01, dim=1).flip(1)
@@ -110,9 +84,3 @@ def test_huge_steps_do_not_overflow_a_block():
     rough = naive.scan(anchors.float(), (z @ anchors.T / 0.01).float(), z.float(), step, **PAPER)
     assert bool(got.bank.isfinite().all())
     assert difference(got, exact)["bank"] < 4 * difference(rough, exact)["bank"] + 1e-6
-
-
-def test_rows_stay_unit_over_a_long_float32_stream():
-    anchors, z, step = case(3000, 8, 16, 0.9)
-    got = blocked.scan(anchors.float(), (z @ anchors.T / 0.01).float(), z.float(), step.float(), **PAPER)
-    assert float((got.bank.double().norm(dim=1) - 1).abs().max()) < 1e-4

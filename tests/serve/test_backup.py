@@ -8,23 +8,16 @@ import time
 
 import pytest
 
-from helpers.service import LABELS, Client, DataFolder, Server, Settings, StreamConfig, StreamStore
+from helpers.commands import rows, run
+from helpers.service import CONFIG, LABELS, Client, DataFolder, Server, create, open_store
 from helpers.streams import stream
-from unseen.cli import app
 from unseen.errors import DataError, StateError
 from unseen.serve import backup as copies
 
 
-def opened(data) -> StreamStore:
-    streams = StreamStore(DataFolder(data), Settings(data))
-    streams.open_all()
-    return streams
-
-
 def test_a_backup_under_load_has_everything_acknowledged_before_it(tmp_path):
-    LABELS.save(tmp_path / "space")
     with Server(tmp_path / "data", every=30) as server:
-        ids = [server.client.create(tmp_path / "space", detector="online").id for _ in range(2)]
+        ids = [create(server.client).id for _ in range(2)]
         stop, counts = threading.Event(), dict.fromkeys(ids, 0)
 
         def observe(id: str) -> None:
@@ -51,18 +44,16 @@ def test_a_backup_under_load_has_everything_acknowledged_before_it(tmp_path):
     assert len(made) == 2
     for number, (folder, before) in enumerate(made):
         assert copies.restore(folder, tmp_path / f"again-{number}") == 2
-        streams = opened(tmp_path / f"again-{number}")
-        for id, entry in streams.entries.items():
-            assert (entry.status, entry.reason, entry.opened.faults) == ("ready", "", [])
-            assert entry.opened.at.seq >= before[id]
-        streams.close()
+        with open_store(tmp_path / f"again-{number}") as streams:
+            for id, entry in streams.entries.items():
+                assert (entry.status, entry.reason, entry.opened.faults) == ("ready", "", [])
+                assert entry.opened.at.seq >= before[id]
 
 
 @pytest.fixture
 def data(tmp_path):
-    streams = opened(tmp_path / "data")
-    streams.create(LABELS, StreamConfig("", "", "*", "online"))
-    streams.close()
+    with open_store(tmp_path / "data") as streams:
+        streams.create(LABELS, CONFIG)
     return tmp_path / "data"
 
 
@@ -96,15 +87,10 @@ def test_what_exists_is_not_overwritten(data, tmp_path):
     held.close()
 
 
-def test_the_commands_copy_and_restore(data, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        app(["backup", str(tmp_path / "copy"), "--data", str(data), "--json"])
-    assert not ended.value.code
-    assert '"streams":1' in capsys.readouterr().out.replace(" ", "")
+def test_the_commands_copy_and_restore(data, tmp_path):
+    (told,) = rows(run("backup", tmp_path / "copy", "--data", data, "--json"))
+    assert told["streams"] == 1
     shutil.rmtree(data)
-    with pytest.raises(SystemExit) as ended:
-        app(["restore", str(tmp_path / "copy"), "--data", str(data)])
-    assert not ended.value.code
-    streams = opened(data)
-    assert [entry.status for entry in streams.entries.values()] == ["ready"]
-    streams.close()
+    run("restore", tmp_path / "copy", "--data", data)
+    with open_store(data) as streams:
+        assert [entry.status for entry in streams.entries.values()] == ["ready"]

@@ -3,19 +3,17 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
-import typer
 from PIL import Image as Pillow
 from torch.nn.functional import normalize
-from typer.testing import CliRunner
 
 from helpers import suite_files
+from helpers.commands import run
 from helpers.tiny_models import save_clip
 from unseen import detectors
 from unseen.errors import DataError, SettingError
 from unseen.images import Image
 from unseen_bench import run as bench
 from unseen_bench import suites
-from unseen_bench.cli.commands import bench as command
 from unseen_bench.suites import loading
 from unseen_bench.suites.images import read_classes
 from unseen_bench.suites.loading import VIEWS, random_crop
@@ -105,12 +103,6 @@ def paint(root, path, colour):
     return path
 
 
-def run(*arguments):
-    app = typer.Typer()
-    app.command()(command)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-
-
 def test_inventory_compares_found_with_expected_counts(root):
     found = {one.set: one for one in suites.inventory(str(root / "toy.toml"), root)}
     assert (found["known"].images, found["known"].is_complete) == (24, True)
@@ -122,8 +114,7 @@ def test_inventory_compares_found_with_expected_counts(root):
 def test_images_are_encoded_scored_and_reported(root, colours, tmp_path):
     out = tmp_path / "out"
     chosen = ("--detectors", "neglabel,online,oracle-online", "--seeds", 1)
-    result = run(root / "toy.toml", "--data", root, *chosen, "-o", out)
-    assert result.exit_code == 1  # a set is missing, and the code says so
+    result = run("bench", root / "toy.toml", "--data", root, *chosen, "-o", out, code=1)  # a set is missing
     assert "grey" in result.stdout
     assert "violet" not in result.stdout
     assert "yellow*" in (out / "toy.html").read_text()
@@ -136,32 +127,23 @@ def test_images_are_encoded_scored_and_reported(root, colours, tmp_path):
 def test_each_method_reads_its_own_label_space_and_the_row_says_so(root, colours):
     suite = suites.load_images(str(root / "toy.toml"), root)
     spaces = {name: suite.labels_of(name) for name in ("mcm", "neglabel", "csp", "tanl", "clipscope", "online")}
-    assert [spaces[name].prompt for name in ("mcm", "neglabel", "online")] == [
-        "a photo of a {}",
-        "the nice {}",
-        "The nice {}.",
-    ]
+    prompts = ["a photo of a {}", "the nice {}", "The nice {}."]
+    assert [spaces[name].prompt for name in ("mcm", "neglabel", "online")] == prompts
     assert spaces["csp"].prompt.startswith("a close-up photo of the nice {}. | ")
-    assert {name: len(space.negatives) for name, space in spaces.items()} == {
-        "mcm": 0,
-        "neglabel": 4,
-        "csp": 0,
-        "tanl": 4,
-        "clipscope": 4,
-        "online": 4,
-    }
+    assert [len(space.negatives) for space in spaces.values()] == [0, 4, 0, 4, 4, 4]
     assert suite.labels_of("online") is suite.labels
-    runs = bench.list_runs(suite, names=("neglabel", "neglabel space=tanl", "tanl"), orders=("shuffled",), seeds=1)
-    texts = {run.detector: bench.execute(suite, run).row["text"] for run in runs}
+    texts = {name: row_of(suite, name)["text"] for name in ("neglabel", "neglabel space=tanl", "tanl")}
     assert texts["neglabel"] == "own: the nice {}, 4 negatives by neglabel"
     assert texts["neglabel space=tanl"] == texts["tanl"] == "own: The nice {}., 4 negatives by tanl"
 
 
+def row_of(suite, name):
+    return bench.execute(suite, bench.list_runs(suite, names=(name,), orders=("shuffled",), seeds=1)[0]).row
+
+
 def test_gl_mcm_runs_on_images_with_the_best_patch_of_each(root, colours):
     suite = suites.load_images(str(root / "toy.toml"), root)
-    run = bench.list_runs(suite, names=("gl-mcm",), orders=("shuffled",), seeds=1)[0]
-    row = bench.execute(suite, run).row
-    assert row["auroc"] > 0.9
+    assert row_of(suite, "gl-mcm")["auroc"] > 0.9
     labels = suite.labels_of("gl-mcm")
     assert suite.with_parts("patches", labels).pool.z.shape == (41, 2, 3)
     detector = detectors.make("gl-mcm", labels)
@@ -173,8 +155,7 @@ def test_gl_mcm_runs_on_images_with_the_best_patch_of_each(root, colours):
 
 def test_infoood_runs_on_images_with_views_of_each(root, colours):
     suite = suites.load_images(str(root / "toy.toml"), root)
-    run = bench.list_runs(suite, names=("infoood-reconstructed",), orders=("shuffled",), seeds=1)[0]
-    row = bench.execute(suite, run).row
+    row = row_of(suite, "infoood-reconstructed")
     assert row["auroc"] > 0.9
     assert row["text"].startswith("own: the nice {}")
     z = suite.with_parts("views", suite.labels).pool.z

@@ -35,12 +35,10 @@ def test_images_of_unlisted_classes_are_left_out(tmp_path):
     assert suite.against("far").label[:4].tolist() == [1, 0, 1, 0]  # classes 1 and 4, as they are named in the space
 
 
-def test_duplicate_names_get_a_number(tmp_path):
-    table = suite_files.write(tmp_path)
+def test_duplicate_names_get_a_number(table):
     twice = ["crane", "crane", *suite_files.NAMES[2:], "crane", *suite_files.NEGATIVES[1:]]
-    z = unit(36, 16, seed=1)
-    suite_files.put(tmp_path, "text", z, metadata={"names": json.dumps(twice)})
-    labels = suites.load(str(table), tmp_path).labels
+    suite_files.put(table.parent, "text", unit(36, 16, seed=1), metadata={"names": json.dumps(twice)})
+    labels = suites.load(str(table), table.parent).labels
     assert labels.names[:2] == ("crane", "crane (2)")
     assert labels.negatives[0] == "crane (3)"
 
@@ -50,7 +48,7 @@ def test_an_unknown_suite_is_refused_with_the_ones_there_are(tmp_path):
         suites.load("imagnet", tmp_path)
 
 
-@pytest.mark.parametrize("missing", ["known", "near", "text"])
+@pytest.mark.parametrize("missing", ["near", "text"])
 def test_a_missing_feature_file_is_named(table, missing):
     (table.parent / f"{missing}.safetensors").unlink()
     with pytest.raises(DataError, match=f"got nothing at .*{missing}.safetensors"):

@@ -169,7 +169,7 @@ def test_a_session_takes_the_units_from_the_detector(labels):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("order", ["shuffled", "id_first", "ood_first", "id_only"])
+@pytest.mark.parametrize("order", ["shuffled", "id_first", "ood_first"])
 @pytest.mark.parametrize("unknown", ["textures10", "flowers102"])
 def test_real_streams_never_keep_far_less_of_the_known_images_than_wanted(features, unknown, order):
     suite = suites.load("imagenet200", features)

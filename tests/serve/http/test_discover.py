@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.service import Server
+from helpers.service import create
 from unseen import Session, demo
 from unseen.discover import explain, group
 
-PACK = demo.load()
-PACK = PACK.shuffled(0)[:400]
+PACK = demo.load().shuffled(0)[:400]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("data")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def remote(server, tmp_path_factory):
-    path = tmp_path_factory.mktemp("space") / "space.safetensors"
-    PACK.space.save(path)
-    made = server.client.create(path)
+def remote(server):
+    made = create(server.client, PACK.space, detector="default")
     made.observe(PACK.z[:10])
     made.reset()  # sequence numbers go on
     made.observe(PACK.z[:300])
@@ -65,9 +56,7 @@ def test_an_explanation_names_a_kept_sample(server, remote, session):
     assert (refused.status_code, "that the stream has kept" in refused.json()["message"]) == (404, True)
 
 
-def test_a_stream_without_unknown_samples_says_so(server, remote, tmp_path):
-    PACK.space.save(tmp_path / "space.safetensors")
-    empty = server.client.create(tmp_path / "space.safetensors")
-    refused = get(server, empty, "groups")
+def test_a_stream_without_unknown_samples_says_so(server):
+    refused = get(server, create(server.client), "groups")
     assert refused.status_code in (409, 422)
     assert "expected unknown images, got none among 0" in refused.json()["message"]

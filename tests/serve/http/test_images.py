@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +13,7 @@ from PIL import Image as Pillow
 from torch.nn.functional import normalize
 
 from helpers.pictures import encoded
-from helpers.service import INSIDE, LABELS, ApiKeys, Client, Rounding, Server, serving
+from helpers.service import INSIDE, LABELS, ApiKeys, Client, Rounding, Server, create, serving
 from helpers.streams import stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import LabelSpace, Session, load_encoder, read_images
@@ -22,7 +21,6 @@ from unseen.detectors import MCM
 from unseen.errors import ServiceError
 
 NAMES = ["cat", "dog", "nice photo"]
-
 
 IMAGES = pictures(12)
 FILES = [encoded(image.pixels) for image in IMAGES]
@@ -62,23 +60,21 @@ def test_uploaded_files_get_the_verdicts_of_a_session(remote, expected):
     assert [row["nearest"] for row in said] == [NAMES[i] for i in expected.output.label]
 
 
-def test_base64_and_data_urls_get_the_same_verdicts_as_files(server, remote, expected):
-    texts = [base64.b64encode(data).decode() for data in FILES]
+def test_base64_gets_the_same_verdicts_as_files_and_numbers(server, remote, expected):
+    def score(**content):
+        return server.client.http.post(f"/v1/streams/{remote.id}/score", json=content).json()
+
+    def text_of(data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
+    texts = [text_of(data) for data in FILES]
     texts[1] = f"data:image/png;base64,{texts[1]}"
-    answer = server.client.http.post(f"/v1/streams/{remote.id}/score", json={"images": texts})
-    assert answer.status_code == 200
-    assert margins(answer.json()["verdicts"]) == pytest.approx(expected.margin.tolist(), abs=1e-4)
-
-
-def test_features_in_base64_get_the_same_verdicts_as_numbers(server, remote):
+    assert margins(score(images=texts)["verdicts"]) == pytest.approx(expected.margin.tolist(), abs=1e-4)
     z = normalize(torch.randn(3, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
-    path = f"/v1/streams/{remote.id}/score"
-    text = base64.b64encode(z.numpy().astype("<f4").tobytes()).decode()
-    packed, plain = (server.client.http.post(path, json={"features": x}).json() for x in (text, z.tolist()))
-    assert margins(packed["verdicts"]) == pytest.approx(margins(plain["verdicts"]), abs=1e-5)
-    refused = server.client.http.post(path, json={"features": text[:-4]})
-    assert refused.status_code == 422
-    assert "whole rows" in refused.json()["message"]
+    packed = text_of(z.numpy().astype("<f4").tobytes())
+    found, plain = (score(features=x)["verdicts"] for x in (packed, z.tolist()))
+    assert margins(found) == pytest.approx(margins(plain), abs=1e-5)
+    assert "whole rows" in score(features=packed[:-4])["message"]
 
 
 def test_a_bad_image_is_skipped_by_name_and_the_others_are_judged(remote):
@@ -118,9 +114,8 @@ def test_the_thumbnail_of_an_observed_image_is_served(server, remote):
 
 
 def test_a_retried_upload_is_recognised_by_its_files_although_vectors_round_differently(tmp_path):
-    LABELS.save(tmp_path / "space")
     with serving(tmp_path / "data", Rounding(LABELS.dim)) as url, Client(url) as client:
-        remote = client.create(tmp_path / "space", detector="online")
+        remote = create(client)
         first = remote.observe(FILES[:3], key="again")
         assert remote.observe(FILES[:3], key="again") == first
         assert remote.info()["seq"] == 3
@@ -130,12 +125,11 @@ def test_a_retried_upload_is_recognised_by_its_files_although_vectors_round_diff
 
 @pytest.mark.timing
 def test_uploads_of_one_owner_do_not_delay_another(tmp_path):
-    LABELS.save(tmp_path / "space")
-    made = ApiKeys(tmp_path / "data")
-    keys = {owner: made.add(owner, "admin") for owner in ("a", "b")}
+    made = ApiKeys(tmp_path)
+    mine, theirs = (made.add(owner, "admin") for owner in ("a", "b"))
     encoder = Rounding(LABELS.dim, 0.05)
-    with serving(tmp_path / "data", encoder) as url, Client(url, keys["a"]) as one, Client(url, keys["b"]) as other:
-        busy, quick = (client.create(tmp_path / "space", detector="online") for client in (one, other))
+    with serving(tmp_path, encoder) as url, Client(url, mine) as one, Client(url, theirs) as other:
+        busy, quick = create(one), create(other)
         with ThreadPoolExecutor(1) as pool:
             upload = pool.submit(busy.observe, FILES * 6)  # nine chunks
             while not encoder.calls:
@@ -149,13 +143,13 @@ def test_uploads_of_one_owner_do_not_delay_another(tmp_path):
     assert max(encoder.sizes) <= INSIDE.images
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("size", [(1, 50_000), (49_999_999, 1)])
-def test_a_narrow_image_is_refused_at_once(server, remote, size):
-    file = io.BytesIO()
-    Pillow.new("1", size).save(file, "png")
+def test_a_narrow_image_is_refused_at_once(remote, size):
+    file = encoded(Pillow.new("1", size))
     remote.score([FILES[0]])  # the first image waits for what decodes it
     started = time.perf_counter()
     with pytest.raises(ServiceError, match="too narrow") as caught:
-        remote.observe([file.getvalue()])
+        remote.observe([file])
     assert caught.value.status == 422
     assert time.perf_counter() - started < 5

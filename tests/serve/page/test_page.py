@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-import torch
 
-from helpers.service import Rounding, serving
-from helpers.streams import space
+from helpers.service import LABELS, Client, Rounding, create, serving
 from helpers.tiny_text import GatedText
-from unseen.serve.client import Client
+from unseen.verdicts import VERDICTS
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="the page is tested where selenium is installed")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -26,7 +22,6 @@ pytestmark = [
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver (Debian: chromium-driver)"),
     pytest.mark.timing,
 ]
-SHOTS = os.environ.get("UNSEEN_SHOTS")
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +50,17 @@ def browser(url):
     driver.quit()
 
 
+@pytest.fixture
+def own(browser, tmp_path):
+    """A stream of a service with an encoder, which is on the page."""
+    with serving(tmp_path / "data", Rounding(LABELS.dim)) as url, Client(url) as client:
+        remote = create(client)
+        browser.get(url)
+        until(lambda: text(browser, "live") == "live")
+        yield remote
+        browser.get("about:blank")
+
+
 def until(true, seconds=30):
     stop = time.monotonic() + seconds
     while time.monotonic() < stop:
@@ -68,21 +74,6 @@ def text(driver, name):
     return driver.find_element("id", name).text
 
 
-def shot(driver, name):
-    if SHOTS:
-        driver.save_screenshot(str(Path(SHOTS) / f"{name}.png"))
-
-
-@contextmanager
-def phone(driver):
-    """The page on a phone, where nothing is wider than it."""
-    size = {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    assert driver.execute_script("return document.documentElement.scrollWidth") <= 375
-    yield
-    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 def number(driver, name):
     return int(text(driver, name).replace(",", ""))
 
@@ -91,8 +82,25 @@ def share(driver):
     return int(re.search(r"\((\d+) %\)", text(driver, "accepted"))[1])
 
 
-def test_verdicts_and_curves_update_while_the_page_is_open(browser):
-    until(lambda: len(browser.find_elements("css selector", "#verdicts li")) > 20)
+def found(driver, selector):
+    return driver.find_elements("css selector", selector)
+
+
+def wide(driver):
+    """By how much the page is wider than the window."""
+    return driver.execute_script("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+@contextmanager
+def phone(driver):
+    size = {"width": 375, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_verdicts_thumbnails_and_curves_update_while_the_page_is_open(browser):
+    until(lambda: len(found(browser, "#verdicts li")) > 20)
     before = number(browser, "seen")
     until(lambda: number(browser, "seen") > before)
     assert text(browser, "live") == "live"
@@ -101,18 +109,14 @@ def test_verdicts_and_curves_update_while_the_page_is_open(browser):
     )
     known, unknown, seen = (int(count.replace(",", "")) for count in counts)
     assert known + unknown == seen
-    assert len(browser.find_elements("css selector", "#labels tr")) == 6
+    assert len(found(browser, "#labels tr")) == 6
     assert "bird, cat, deer, dog, frog, horse" in text(browser, "knows")
     cards = "return [...document.querySelectorAll('#verdicts li:not(.is-known)')].map(item => item.textContent)"
     until(lambda: browser.execute_script(cards))
     assert all("or: " in card for card in browser.execute_script(cards))
-    shot(browser, "light")
-
-
-def test_every_verdict_of_the_demo_has_a_thumbnail(browser):
     shown = "return [...document.querySelectorAll('#verdicts li img')].filter(i => i.complete && i.naturalWidth).length"
     until(lambda: browser.execute_script(shown) > 12)
-    assert not browser.find_elements("css selector", "#verdicts .none")
+    assert not found(browser, "#verdicts .none")
 
 
 KINDS = """
@@ -155,9 +159,6 @@ def test_the_threshold_moves_by_keyboard_and_shows_how_many_would_be_known(brows
     assert share(browser) > 90
     browser.find_element("id", "follow").click()
     assert not browser.find_element("id", "follow").is_displayed()
-
-
-def test_the_threshold_moves_by_dragging(browser):
     before = text(browser, "threshold-value")
     histogram = browser.find_element("id", "histogram")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", histogram)
@@ -174,7 +175,7 @@ def click(browser, selector):
 
 def test_snapshots_can_be_taken_and_restored(browser):
     click(browser, "#take")
-    until(lambda: browser.find_elements("css selector", "#snapshots li button"))
+    until(lambda: found(browser, "#snapshots li button"))
     later = number(browser, "seen") + 40
     until(lambda: number(browser, "seen") > later)
     click(browser, "#snapshots li button")
@@ -185,7 +186,6 @@ def test_snapshots_can_be_taken_and_restored(browser):
 def test_an_error_of_the_api_is_shown_on_the_page(browser):
     browser.find_element("id", "new").click()
     browser.find_element("id", "create-names").send_keys("cat\ndog")
-    shot(browser, "dialog")
     browser.find_element("id", "create-go").click()
     until(lambda: browser.find_element("id", "notice").is_displayed())
     assert "--encoder" in text(browser, "notice")
@@ -209,24 +209,9 @@ def test_the_page_has_a_dark_theme_and_fits_a_phone(browser):
     media = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(16, 20, 27)"
-    browser.execute_script("scrollTo(0, 0)")
-    shot(browser, "dark")
     with phone(browser):
-        shot(browser, "phone")
+        assert wide(browser) <= 0
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-
-
-@pytest.fixture
-def remote(browser, tmp_path):
-    """The one stream of a service with an encoder, open in the browser."""
-    labels = space(dtype=torch.float32)
-    labels.save(tmp_path / "space")
-    with serving(tmp_path / "data", Rounding(labels.dim)) as own, Client(own) as client:
-        made = client.create(tmp_path / "space")
-        browser.get(own)
-        until(lambda: text(browser, "live") == "live")
-        yield made
-        browser.get("about:blank")
 
 
 DROP = """
@@ -242,20 +227,20 @@ canvas.toBlob((data) => {
 """
 
 
-def test_of_150_dropped_photos_with_an_empty_one_149_are_judged_and_the_bad_one_is_named(browser, remote):
+def test_dropped_photos_are_observed_or_scored_and_an_empty_one_is_named(browser, own):
     browser.execute_async_script(DROP, 149)
     until(lambda: text(browser, "skipped-names") == "empty.png: empty file")
-    until(lambda: remote.info()["seq"] == 149)
+    until(lambda: own.info()["seq"] == 149)
     until(lambda: number(browser, "seen") == 149)
     assert text(browser, "notice") == ""
-    assert len(browser.find_elements("css selector", "#verdicts img")) == 60
+    assert len(found(browser, "#verdicts img")) == 60
     with phone(browser):
-        shot(browser, "skipped on a phone")
+        assert wide(browser) <= 0
     browser.find_element("id", "learn").click()
     browser.execute_async_script(DROP, 2)
     titles = "return [...document.querySelectorAll('#verdicts li')].map(item => item.title).join()"
     until(lambda: "photo 1.png\nsample not learned from" in browser.execute_script(titles))
-    assert remote.info()["seq"] == 149
+    assert own.info()["seq"] == 149
 
 
 SCENE = """
@@ -277,29 +262,27 @@ canvas.toBlob((data) => {
 """
 
 
-def test_boxes_dropped_with_their_photo_are_judged_each_and_drawn_on_it(browser, remote):
+def test_boxes_dropped_with_their_photo_are_judged_each_and_drawn_on_it(browser, own):
     browser.execute_async_script(SCENE)
-    until(lambda: len(browser.find_elements("css selector", "#scenes rect")) == 2)
-    drawn = browser.find_elements("css selector", "#scenes g")
-    assert {one.get_attribute("class") for one in drawn} <= {"is-known", "is-doubtful", "is-unknown"}
-    titles = [one.get_attribute("textContent") for one in browser.find_elements("css selector", "#scenes title")]
+    until(lambda: len(found(browser, "#scenes rect")) == 2)
+    drawn = {f"is-{verdict}" for verdict in VERDICTS}
+    assert {one.get_attribute("class") for one in found(browser, "#scenes g")} <= drawn
+    titles = [one.get_attribute("textContent") for one in found(browser, "#scenes title")]
     assert [title.partition(":")[0] for title in titles] == ["scene.png#1", "scene.png#2"]
     assert text(browser, "skipped-names") == "scene.png#3: box empty, outside or too small"
-    assert remote.info()["seq"] == 2
-    shot(browser, "boxes")
+    assert own.info()["seq"] == 2
 
 
 def test_the_page_calls_no_other_host_and_keeps_its_content_policy(browser, url):
     browser.get(url)
-    until(lambda: browser.find_elements("css selector", "#verdicts img"))
+    until(lambda: found(browser, "#verdicts img"))
     called = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
     assert called
     assert all(name.startswith((url, "blob:")) for name in called)
     browser.get(f"{url}/docs")
-    until(lambda: len(browser.find_elements("css selector", "#routes section")) > 10)
-    shot(browser, "docs")
+    until(lambda: len(found(browser, "#routes section")) > 10)
     with phone(browser):
-        shot(browser, "docs on a phone")
+        assert wide(browser) <= 0
     complaints = [line["message"] for line in browser.get_log("browser")]
     assert not [line for line in complaints if "Content Security Policy" in line]
 
@@ -314,13 +297,10 @@ def test_a_stream_in_the_making_shows_its_progress_and_a_deleted_one_that_it_end
         browser.find_element("id", "create-names").send_keys("cat\nمرحبا بالعالم\n" + 40 * "long")
         browser.find_element("id", "create-go").click()
         until(lambda: re.search(r"encoding words [\d,]+ of", text(browser, "job-text")))
-        shot(browser, "creating")
         encoder.gate.set()
         until(lambda: text(browser, "live") == "live")
         assert not browser.find_element("id", "job").is_displayed()
-        shot(browser, "odd-names")
-        width = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert browser.execute_script(width) <= 0
+        assert wide(browser) <= 0
         client.stream(client.streams()[0]["id"]).delete()
         until(lambda: text(browser, "live") == "ended" and "deleted" in text(browser, "notice"))
         asked = "return performance.getEntriesByType('resource').length"
@@ -332,23 +312,18 @@ def test_a_stream_in_the_making_shows_its_progress_and_a_deleted_one_that_it_end
         browser.get("about:blank")
 
 
-def grouped(browser):
-    """Whether groups are on the page and no request is about to replace them."""
-    return browser.find_elements("css selector", '#groups[aria-busy="false"] li')
-
-
 def test_a_group_is_explained_promoted_and_undone_by_keyboard(browser, url):
-    keys = webdriver.Keys
+    keys, grouped = webdriver.Keys, '#groups[aria-busy="false"] li'  # and no request is about to replace them
     browser.get(url)
     until(lambda: number(browser, "unknown") > 40)
-    until(lambda: browser.find_elements("css selector", '#groups[aria-busy="false"]'))
+    until(lambda: found(browser, '#groups[aria-busy="false"]'))
     body = browser.find_element("tag name", "body")
     body.send_keys("p")
     body.send_keys("g")
-    until(lambda: grouped(browser))
+    until(lambda: found(browser, grouped))
     browser.find_element("css selector", "#groups .look").send_keys(keys.ENTER)
     until(lambda: text(browser, "why-sentence").startswith("unknown: "))
-    until(lambda: browser.find_elements("css selector", "#why-pictures .this img"))
+    until(lambda: found(browser, "#why-pictures .this img"))
     browser.find_element("id", "why-word").send_keys("a thing")
     browser.find_element("id", "why-save").send_keys(keys.ENTER)
     until(lambda: not browser.find_element("id", "why").is_displayed())
@@ -357,17 +332,16 @@ def test_a_group_is_explained_promoted_and_undone_by_keyboard(browser, url):
     until(lambda: browser.find_element("id", "why").is_displayed())
     browser.switch_to.active_element.send_keys(keys.ESCAPE)
     browser.find_element("id", "review-load").send_keys(keys.ENTER)
-    until(lambda: browser.find_elements("css selector", "#review-rows tr"))
+    until(lambda: found(browser, "#review-rows tr"))
     browser.find_element("id", "review-filter").send_keys("corrected")
     until(lambda: "a thing (your word)" in text(browser, "review-rows"))
-    until(lambda: grouped(browser))
+    until(lambda: found(browser, grouped))
     browser.find_element("css selector", "#groups .names button").send_keys(keys.ENTER)
     name = browser.find_element("css selector", "#groups input")
     wanted = name.get_attribute("value")
     name.send_keys(keys.ENTER)
     until(lambda: text(browser, "group-said").startswith(f"{wanted} is a known name now"))
     until(lambda: wanted in text(browser, "knows"))
-    shot(browser, "promoted")
     browser.find_element("id", "undo").send_keys(keys.ENTER)
     until(lambda: wanted not in text(browser, "knows"))
     assert not text(browser, "notice")

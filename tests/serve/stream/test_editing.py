@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from helpers.service import (
+    CONFIG,
     LABELS,
-    DataFolder,
     Durability,
     Limits,
     Stream,
-    StreamConfig,
     copy_stream,
     edit_stream,
     flat,
@@ -20,6 +20,7 @@ from helpers.service import (
     sample_batch,
     stream_groups,
     undone,
+    write_config,
 )
 from helpers.streams import stream
 from unseen.discover import group, rename
@@ -29,11 +30,11 @@ LIMITS = Limits()
 
 
 @pytest.fixture
-def live(tmp_path):
-    folder = DataFolder(tmp_path)
-    config = folder.add_stream(LABELS, StreamConfig("", "", "*", "pooled"))
-    folder.close()
-    opened = Stream(tmp_path / "streams" / config.id, config, Durability())
+def live(folder):
+    """An open stream of the recommended detector that has unknown samples."""
+    config = replace(CONFIG, id=folder.name, detector="pooled")
+    write_config(folder, config)
+    opened = Stream(folder, config, Durability())
     opened.observe([sample_batch(LABELS, stream(LABELS, 40))])
     yield opened
     opened.abandon()

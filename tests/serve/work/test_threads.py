@@ -1,4 +1,4 @@
-"""Requests that arrive while a block is computed form the next block."""
+"""Requests that arrive while a block is computed form the next block; each owner has a rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from helpers.service import MicroBatcher
+from helpers.service import MicroBatcher, RateLimiter
 from unseen.errors import ServiceError
 
 
@@ -39,12 +39,6 @@ async def answers(work: Recorder, requests: Sequence[str], *, block: int = 100, 
         return list(found)
 
 
-def test_requests_that_wait_become_one_block() -> None:
-    work = Recorder()
-    assert asyncio.run(answers(work, ["a", "bb", "ccc", "dddd"])) == [1, 2, 3, 4]
-    assert work.blocks == [1, 3]
-
-
 def test_requests_of_one_turn_of_the_loop_become_one_block() -> None:
     work = Recorder()
     work.gate.set()
@@ -58,10 +52,11 @@ def test_requests_of_one_turn_of_the_loop_become_one_block() -> None:
     assert work.blocks == [9]
 
 
-def test_a_block_holds_no_more_samples_than_its_limit() -> None:
+@pytest.mark.parametrize(("block", "blocks"), [(100, [1, 3]), (5, [1, 2, 1])])
+def test_requests_that_wait_become_one_block_of_no_more_samples_than_its_limit(block: int, blocks: list[int]) -> None:
     work = Recorder()
-    assert asyncio.run(answers(work, ["a", "bb", "ccc", "dddd"], block=5)) == [1, 2, 3, 4]
-    assert work.blocks == [1, 2, 1]
+    assert asyncio.run(answers(work, ["a", "bb", "ccc", "dddd"], block=block)) == [1, 2, 3, 4]
+    assert work.blocks == blocks
 
 
 def test_a_request_beyond_the_queue_is_refused_with_429() -> None:
@@ -87,3 +82,24 @@ def test_an_error_of_the_block_is_raised_to_every_caller() -> None:
 
     with pytest.raises(RuntimeError, match="broken"):
         asyncio.run(call())
+
+
+def test_the_rate_is_per_owner_and_recovers():
+    now = [0.0]
+    rate = RateLimiter(10, clock=lambda: now[0])
+    rate.take("a", 20)
+    with pytest.raises(ServiceError, match="at most 10 samples a second"):
+        rate.take("a", 1)
+    rate.take("b", 20)
+    now[0] = 1
+    rate.take("a", 10)
+
+
+def test_only_so_many_callers_are_remembered_and_those_of_late():
+    rate = RateLimiter(10, callers=3, clock=lambda: 0.0)
+    for name in ("a", "b", "c", "a", "d"):
+        rate.take(name, 20 if name == "b" else 5)
+    rate.take("b", 20)  # forgotten, and so as good as new
+    rate.take("a", 10)
+    with pytest.raises(ServiceError):
+        rate.take("a", 5)
