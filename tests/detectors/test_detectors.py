@@ -256,28 +256,6 @@ def test_adaneg_matches_a_sample_by_sample_reference(adaptive: str, slots: int, 
     torch.testing.assert_close(frozen.score[0], detector.score(memory, later[:1]).score[0])
 
 
-def test_adaneg_replaces_its_least_sure_image_only() -> None:
-    labels = space(2, 4, 8)
-    detector = AdaNeg(labels, slots=1, tau=0.05)
-    sure = labels.id_anchors[:1]
-    unsure = normalize(sure + 0.4 * labels.id_anchors[1], dim=-1)
-    for first, second in ((sure, unsure), (unsure, sure)):
-        _, memory = detector.observe(detector.start(), torch.cat([first, second]))
-        assert int(memory.stored) == 1
-        torch.testing.assert_close(memory.images[0], sure[0])
-
-
-def test_adaneg_with_a_full_pool_replaces_images_of_the_same_class_only() -> None:
-    labels = space(1, 2, 8)
-    detector = AdaNeg(labels, slots=2, tau=0.05)  # four rows
-    z = labels.ood_anchors[[0, 0, 1, 1]]
-    _, memory = detector.observe(detector.start(), z)
-    output, after = detector.observe(memory, labels.id_anchors)
-    assert output.route.tolist() == [1]
-    assert int(after.stored) == int(memory.stored) == 4
-    assert (after.rows[0] < 0).all()
-
-
 class LiteralTANL:
     def __init__(self, detector: Any) -> None:
         self.detector, labels = detector, detector.labels

@@ -64,10 +64,6 @@ def test_a_name_that_is_retired_and_promoted_again_has_all_it_had(name):
             torch.testing.assert_close(one[1], two[1], msg=one[0])
 
 
-def test_those_are_detectors_that_carry():
-    assert all(detectors.find(name).transfers for name in CARRIES)
-
-
 def test_a_detector_that_cannot_carry_says_so():
     detector, state = learned("adaneg")
     with pytest.raises(SettingError, match="expected a detector whose state can move to other names, got 'adaneg'"):
