@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import unseen
 from helpers.commands import leaf_of, leaves, run
 from unseen.cli import main, output
 from unseen.cli.edit import VERBS
@@ -125,9 +124,3 @@ def test_every_error_ends_in_one_sentence_and_exit_code_2(monkeypatch, capsys, t
     for file in tmp_path.iterdir():  # of a defect
         assert str(file) in line
         assert "Traceback" in file.read_text()
-
-
-def test_the_version_is_printed_and_the_installed_command_starts():
-    assert run("--version").stdout.strip() == f"unseen {unseen.__version__}"
-    result = subprocess.run([sys.executable, "-m", "unseen", "--version"], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == f"unseen {unseen.__version__}"

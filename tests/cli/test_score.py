@@ -18,8 +18,6 @@ from helpers.streams import space, stream
 from unseen import LabelSpace, Session, keyed
 from unseen.cli import main
 from unseen.cli.calibration import CalibrationOptions, KnownSource
-from unseen.discover import rename
-from unseen.discover.edits import apply
 from unseen.errors import DataError, EncoderError, MissingExtra, SettingError, StateError
 from unseen.features import load_features
 from unseen.verdicts import FIELDS, VERDICTS
@@ -77,12 +75,6 @@ def test_score_goes_on_from_its_state_with_its_detector_and_threshold():
         run(*ONE, *STATE, "--recall", "0.5")
     with pytest.raises(SettingError, match="was learned with, mcm, got pooled"):
         run(*ONE, *STATE, "--detector", "pooled")
-
-
-def test_the_label_space_lies_beside_the_state_for_the_commands_that_change_names():
-    run(*ONE, *STATE)
-    apply(Path("state.safetensors"), lambda one: rename(one, one.detector.labels.names[0], "renamed"))
-    assert run("undo", *STATE)
 
 
 def test_no_learn_changes_nothing():
