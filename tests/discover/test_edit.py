@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from unseen import Session, demo, detectors
-from unseen.discover import promote, rename, retire
+from unseen.discover import promote, retire
 from unseen.discover.edit import anchor_near_images
 from unseen.errors import LabelError, StateError
 
@@ -47,17 +47,6 @@ def test_what_was_learned_goes_on(promoted, grouping):
         after.detector.sums.known.total[:-1], before.detector.updated(grouping.session.detector.labels).sums.known.total
     )
     assert float(after.detector.sums.known.images[-1]) == 0  # "ship" was no negative here
-
-
-def test_a_negative_that_becomes_a_name_brings_what_it_has_learned(grouping, session):
-    labels = session.detector.labels
-    done = grouping.session.snapshot.detector.updated(labels)
-    place = int(done.sums.negative.images.argmax())
-    word = labels.negatives[place]
-    after = promote(grouping.session, grouping.groups[0].number, word, labels.ood_anchors[place]).session
-    assert after.detector.labels.names[-1] == word
-    assert word not in after.detector.labels.negatives
-    assert torch.equal(after.snapshot.detector.sums.known.total[-1], done.sums.negative.total[place])
 
 
 def test_the_session_goes_on_after_a_promotion_and_survives_a_checkpoint(promoted, pack, tmp_path):
@@ -117,20 +106,6 @@ def test_a_retired_name_is_a_negative_and_its_images_are_judged_again(promoted, 
     assert float((~kept.known[mine]).float().mean()) > 0.9
     with pytest.raises(LabelError, match="expected a known name, got 'ship'; there are"):
         retire(done.session, "ship")
-
-
-def test_a_renamed_name_keeps_its_vector_and_all_that_was_learned(session, pack):
-    done = rename(session, "cat", "kitty")
-    labels = done.session.detector.labels
-    place = pack.space.names.index("cat")
-    assert labels.names[place] == "kitty"
-    assert torch.equal(labels.id_anchors, pack.space.id_anchors)
-    taken_in = session.snapshot._replace(detector=session.snapshot.detector.updated(pack.space))
-    one, two = session.at(taken_in).score(pack.z[500:]), done.session.score(pack.z[500:])
-    torch.testing.assert_close(one.margin, two.margin, atol=1e-4, rtol=1e-4)
-    assert torch.equal(one.label, two.label)
-    with pytest.raises(LabelError, match="got 'dog', which is known as 'dog'"):
-        rename(session, "cat", "dog")
 
 
 @pytest.mark.parametrize("name", ["mcm", "neglabel", "online", "adaneg"])
