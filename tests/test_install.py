@@ -16,8 +16,8 @@ import yaml
 import unseen
 from helpers.streams import space
 from unseen import Session, checkpoint
-from unseen.errors import MissingExtra, UnseenError, import_extra
-from unseen.install import extra_command, origin_command
+from unseen.errors import UnseenError, import_extra
+from unseen.install import origin_command
 from unseen.report.stream_page import about
 
 REPO = Path(__file__).parents[1]
@@ -40,10 +40,6 @@ def test_a_wheel_that_was_deleted_and_git_on_this_machine_leave_the_requirements
     cloned = {"url": tmp_path.as_uri(), "vcs_info": {"vcs": "git", "commit_id": "3f9a"}}
     for origin in (gone, cloned):
         assert shlex.split(origin_command(origin, "tables", REQUIRES)) == ["pip", "install", "pyarrow>=17"]
-
-
-def test_a_missing_extra_prints_the_command() -> None:
-    assert str(MissingExtra("av", "video")).endswith(extra_command("video"))
 
 
 def test_a_package_that_does_not_load_is_told_from_one_that_is_missing(

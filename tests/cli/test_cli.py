@@ -37,16 +37,8 @@ def test_every_command_has_an_example_and_a_json_option_and_fits_80_columns(word
 
 def test_detect_shows_the_eight_options_that_people_use_and_no_detector_of_the_laboratory():
     shown = [one for one in LEAVES[("detect",)].params if one.param_type_name == "option" and not one.rich_help_panel]
-    assert [one.name for one in shown] == [
-        "label",
-        "labels",
-        "examples",
-        "encoder",
-        "state",
-        "report",
-        "file",
-        "as_json",
-    ]
+    names = ["label", "labels", "examples", "encoder", "state", "report", "file", "as_json"]
+    assert [one.name for one in shown] == names
     text = run("detect", "--help").stdout
     assert "─ More ─" in text
     assert "adaneg" not in text

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from helpers.commands import detect, rows, run
 from helpers.pictures import save_shade
 from helpers.tiny_models import COLOURS, NamedColours
-from unseen import LabelSpace, Session
+from unseen import LabelSpace
 from unseen.errors import DataError, EncoderError, LabelError, SettingError
 
 pytestmark = pytest.mark.usefixtures("encoder")
@@ -45,16 +45,6 @@ def test_names_come_from_the_folders_of_the_examples_and_stay_with_the_state(pho
         detect("photos", "--examples", "known", "--state", "s.safetensors")
     with pytest.raises(SettingError, match="expected a label space without examples, got 6"):
         detect("photos", "--examples", "known", "--space", "s.space.safetensors")
-
-
-def test_spared_examples_tell_the_threshold_and_one_unlike_its_class_is_left_out(photos: Path, known: Path) -> None:
-    save_shade(known / "red" / "9.png", (0, 9, 255))  # the last of a folder is spared
-    for i in range(20):  # enough that one is known to be odd
-        save_shade(known / "green" / f"g{i:02d}.png", (4 * i, 250 - 3 * i, 9 + 3 * (i % 5)))
-    said = detect("photos", "--examples", "known", "--state", "s.safetensors").stderr
-    assert "known/red/9.png looks unlike its class: left out of the threshold; calibrate --keep-odd keeps it" in said
-    session = Session.load("s.safetensors")
-    assert len(session.told.z) == len(session.detector.labels.spared) == 3
 
 
 def test_bad_examples_are_refused_before_anything_is_encoded(

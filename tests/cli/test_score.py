@@ -86,21 +86,6 @@ def test_no_learn_changes_nothing():
     assert Path("state.safetensors").read_bytes() == kept
 
 
-def test_an_interrupted_run_keeps_what_it_learned(monkeypatch):
-    monkeypatch.setattr("unseen.cli.score.BATCH", 30)
-    observe, calls = Session.observe, []
-
-    def interrupted(self, z, keys):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return observe(self, z, keys)
-
-    monkeypatch.setattr(Session, "observe", interrupted)
-    run(*ONE, *STATE, code=1)
-    assert int(session().snapshot.tally.seen) == 60
-
-
 def test_features_are_judged_at_their_end_or_live():
     *found, last = rows(run(*ONE, "--json"))
     assert [row["threshold"] for row in found] == pytest.approx([last["summary"]["threshold"]] * 90)
