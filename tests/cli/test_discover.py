@@ -59,7 +59,7 @@ def embedded_text(monkeypatch):
     monkeypatch.setattr("unseen.encoders.load_encoder", lambda name, **options: Text())
 
 
-def test_group_promote_and_undo(state, tmp_path):
+def test_group_promote_undo_rename_retire_and_dismiss(state, tmp_path):
     report = ("--report", tmp_path / "groups.html")
     *groups, summary = run("group", "--state", state, "--words", "negatives", *report)
     page = report[1].read_text()

@@ -20,6 +20,8 @@ from unseen.labels.residuals import (
     choose_penalty,
     fit_rows,
     losses,
+    nearest_negatives,
+    shift_names,
 )
 
 
@@ -115,6 +117,23 @@ def test_names_without_examples_are_right_no_less_often() -> None:
     has_some = fresh.label < 8
     assert float(after[has_some].mean()) >= float(before[has_some].mean())
     assert float(after[~has_some].mean()) >= float(before[~has_some].mean()) - 0.01
+
+
+def test_names_without_examples_are_shifted_towards_the_mean_example() -> None:
+    rows = TextRows(torch.eye(4)[:2], torch.eye(4)[2:])
+    examples = Examples(torch.eye(4)[3:], torch.tensor([0]))
+    got = shift_names(rows, examples, 0.1)
+    assert torch.equal(got.known[0], rows.known[0])
+    assert float(got.known[1, 3]) == pytest.approx(0.1, abs=1e-3)
+    assert torch.equal(got.negative, rows.negative)
+
+
+def test_only_the_nearest_negatives_move() -> None:
+    labels = space(3, 40, 16, dtype=torch.float32)
+    near = nearest_negatives(labels, drawn(labels, 2), most=5)
+    assert len(near) == 5
+    largest = (drawn(labels, 2).z @ labels.ood_anchors.T).amax(0)
+    assert set(near.tolist()) == set(largest.topk(5).indices.tolist())
 
 
 def test_copies_count_once_and_an_image_under_two_names_for_none() -> None:
