@@ -108,6 +108,20 @@ def test_a_retired_name_is_a_negative_and_its_images_are_judged_again(promoted, 
         retire(done.session, "ship")
 
 
+def test_a_renamed_name_keeps_its_vector_and_all_that_was_learned(session, pack):
+    done = rename(session, "cat", "kitty")
+    labels = done.session.detector.labels
+    place = pack.space.names.index("cat")
+    assert labels.names[place] == "kitty"
+    assert torch.equal(labels.id_anchors, pack.space.id_anchors)
+    taken_in = session.snapshot._replace(detector=session.snapshot.detector.updated(pack.space))
+    one, two = session.at(taken_in).score(pack.z[500:]), done.session.score(pack.z[500:])
+    torch.testing.assert_close(one.margin, two.margin, atol=1e-4, rtol=1e-4)
+    assert torch.equal(one.label, two.label)
+    with pytest.raises(LabelError, match="got 'dog', which is known as 'dog'"):
+        rename(session, "cat", "dog")
+
+
 @pytest.mark.parametrize("name", ["mcm", "neglabel", "online", "adaneg"])
 def test_every_detector_goes_on_some_by_their_state_others_from_the_kept_images(name, pack):
     run = Session(detectors.make(name, pack.space))
