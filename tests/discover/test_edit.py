@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import normalize
 
 from unseen import Session, demo, detectors
-from unseen.discover import promote, retire
+from unseen.discover import promote, rename, retire
 from unseen.discover.edit import anchor_near_images
 from unseen.errors import LabelError, StateError
 

