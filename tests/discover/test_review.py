@@ -9,7 +9,7 @@ import torch
 
 from unseen import Session
 from unseen.discover import undo
-from unseen.discover.review import ReviewedImage, correct, cvat, label_studio, reviewed
+from unseen.discover.review import ReviewedImage, coco, correct, cvat, fiftyone, label_studio, reviewed
 from unseen.errors import DataError
 
 
@@ -62,6 +62,17 @@ def test_words_on_images_that_are_not_kept_are_refused(session):
         correct(session, {"nowhere": "dog"})
     with pytest.raises(DataError, match="got none"):
         correct(session, {})
+
+
+def test_exports_have_one_label_per_image(session):
+    key = session.reservoir.images.keys[0]
+    rows = reviewed(correct(session, {key: "unicorn"}).session)
+    found = coco(rows)
+    names = {one["id"]: one["name"] for one in found["categories"]}
+    assert names[found["annotations"][0]["category_id"]] == "unicorn"
+    assert len(found["images"]) == len(found["annotations"]) == len(rows)
+    other = fiftyone(rows)
+    assert other["classes"][other["labels"][key]] == "unicorn"
 
 
 ROWS = [
