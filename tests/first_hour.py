@@ -28,24 +28,6 @@ LEFT_OUT = {
     "unseen serve --demo": "takes a free port",
 }
 
-INPUTS = """
-import io, sys
-import numpy as np, torch
-from pathlib import Path
-from PIL import Image
-import unseen
-
-encoder = unseen.load_encoder("offline")
-session = unseen.Session.load("state.safetensors", unseen.LabelSpace.load("state.space.safetensors"), encoder=encoder)
-path = "photos/001-horse.jpg"
-pillow = Image.open(path).convert("RGB")
-array = np.asarray(pillow)
-kinds = [path, Path(path).read_bytes(), pillow, array, torch.from_numpy(array.copy()).permute(2, 0, 1)]
-names = {session.score([one])[0].name for one in kinds}
-assert names == {"horse"}, names
-print("five kinds of input, one verdict:", *names)
-"""
-
 
 class Environment:
     """An empty environment, and a folder to work in."""
@@ -144,7 +126,6 @@ def main() -> None:
                 assert len(printed.splitlines()) == PHOTOS, printed
         (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
         assert len(here.python(program).splitlines()) == PHOTOS
-        print(here.python(INPUTS).strip())
         ask_service(here)
 
 

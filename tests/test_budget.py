@@ -6,8 +6,6 @@ import ast
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import budget
 
@@ -43,17 +41,3 @@ def test_docstrings_comments_and_blank_lines_are_no_code_and_texts_are():
 
 def test_a_number_in_a_frozen_class_or_a_signature_has_a_home():
     assert list(budget.constants(ast.parse(FILE))) == ["LIMIT", "rate"]
-
-
-@pytest.mark.parametrize(
-    ("due", "value", "told"),
-    [
-        ("", 10, "met"),
-        ("", 15, "under what is in force"),
-        ("", 21, "TOO MUCH"),
-        ("31", 20, "due in issue 31"),
-        ("31", 21, "due in issue 31, and grown"),
-    ],
-)
-def test_a_budget_says_where_a_count_stands(due: str, value: int, told: str):
-    assert budget.state(budget.Budget("serve", "lines", in_force=20, target=10, due=due), value) == told

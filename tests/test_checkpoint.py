@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
 
 from helpers.streams import stream
 from unseen import LabelSpace, Session, SessionSpec, checkpoint
@@ -16,16 +14,6 @@ from unseen.errors import StateError
 from unseen.storage.files import save_tensors
 
 FOLDER = Path(__file__).parent / "data" / "v0.1" / "states"
-
-
-class Inner(NamedTuple):
-    a: Tensor
-    b: Tensor
-
-
-class Outer(NamedTuple):
-    inner: Inner
-    c: Tensor
 
 
 @pytest.fixture
@@ -64,18 +52,6 @@ def test_a_state_of_a_later_version_is_refused(tmp_path):
     save_tensors(path, {}, kind="state", header=json.dumps({"version": 99}))
     with pytest.raises(StateError, match="expected a state of version 5 or before, got 99; upgrade unseen"):
         checkpoint.load(path)
-
-
-def test_nested_states_are_stored_under_dotted_names(tmp_path):
-    state = Outer(Inner(torch.ones(2), torch.zeros(())), torch.arange(3))
-    checkpoint.save(tmp_path / "s", {"part": state}, {})
-    found = checkpoint.load(tmp_path / "s").states["part"]
-    assert set(found) == {"inner.a", "inner.b", "c"}
-    back = checkpoint.restore_state(state, found)
-    assert isinstance(back.inner, Inner)
-    assert torch.equal(back.inner.a, state.inner.a)
-    with pytest.raises(StateError, match=r"got a difference in \['inner.b'\]"):
-        checkpoint.restore_state(state, {name: part for name, part in found.items() if name != "inner.b"})
 
 
 def test_a_spec_resumes_only_the_states_it_describes(labels):

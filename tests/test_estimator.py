@@ -74,9 +74,8 @@ def test_it_is_the_last_step_of_a_pipeline_and_is_cross_validated() -> None:
     pack, truth = demo.load(), trial()
     X = 3 * pack.z.numpy()[::5]
     y = np.array([pack.space.names[label] if label >= 0 else "unknown" for label in truth.label[::5].tolist()])
-    steps = Pipeline(
-        [("unit", Normalizer()), ("unknown", UnknownDetector(names=pack.space.with_negatives(200), encoder=None))]
-    )
+    last = UnknownDetector(names=pack.space.with_negatives(200), encoder=None)
+    steps = Pipeline([("unit", Normalizer()), ("unknown", last)])
     known = y != "unknown"
     assert cross_val_score(steps, X[known], y[known], cv=2).min() > 0.75
     by_examples = steps.fit(X[known][::2], y[known][::2])

@@ -16,7 +16,7 @@ import yaml
 import unseen
 from helpers.streams import space
 from unseen import Session, checkpoint
-from unseen.errors import MissingExtra, UnseenError, extra_command, import_extra
+from unseen.errors import UnseenError, extra_command, import_extra
 from unseen.report.stream_page import about
 
 REPO = Path(__file__).parents[1]
@@ -35,10 +35,6 @@ def test_the_command_for_an_extra_of_a_checkout_that_was_never_installed(monkeyp
 
     monkeypatch.setattr(metadata, "requires", requires)
     assert extra_command("video") == "pip install 'unseen[video]'"
-
-
-def test_a_missing_extra_prints_the_command() -> None:
-    assert str(MissingExtra("av", "video")).endswith(extra_command("video"))
 
 
 def test_a_package_that_does_not_load_is_told_from_one_that_is_missing(

@@ -57,12 +57,6 @@ def test_what_is_kept_is_the_image_with_its_verdict_and_its_key():
     torch.testing.assert_close(kept.features, z[kept.place], atol=1e-3, rtol=0)
 
 
-def test_images_without_a_key_are_called_by_their_number():
-    run = session()
-    run.observe(stream(run.detector.labels, 3))
-    assert run.reservoir.images.names()[0].startswith("#")
-
-
 def test_the_features_of_a_caller_may_change_afterwards():
     run = session()
     z = stream(run.detector.labels, 5).half()

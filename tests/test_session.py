@@ -7,11 +7,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from helpers.methods import ALL
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, detectors
 from unseen.detectors import MCM, Framework, Online, PooledEvidence
-from unseen.errors import SettingError, StateError
+from unseen.errors import StateError
 from unseen.storage.files import load_tensors, save_tensors
 from unseen.threshold import Adaptive, Fixed
 
@@ -19,16 +18,6 @@ from unseen.threshold import Adaptive, Fixed
 @pytest.fixture
 def session(labels: LabelSpace) -> Session:
     return Session(Online(labels), Adaptive(warmup=16, every=8, window=64))
-
-
-def test_only_known_images_have_a_name(labels):
-    session = Session(Online(labels), Fixed(0.0))
-    known, unknown = session.score(torch.stack([labels.id_anchors[2], labels.ood_anchors[0]]))
-    assert known.name == "name 2"
-    assert known.known
-    assert unknown.name is None
-    assert not unknown.known
-    assert known.p_known == pytest.approx(1 / (1 + 2.718281828459045**-known.margin))
 
 
 def test_threshold_and_confidence_apply_to_the_margin(labels):
@@ -59,15 +48,15 @@ def test_observing_learns_and_scoring_does_not(session, labels):
     assert int(before.tally.seen) == 0  # an old snapshot is never written to
 
 
-@pytest.mark.parametrize("name", sorted(name for name, kind in ALL.items() if not kind.parts))
+@pytest.mark.parametrize("name", ["pooled", "online", "mcm"])  # of all others check_detector says it
 def test_a_saved_session_goes_on_where_it_stopped(name, labels, tmp_path):
     z = stream(labels)
     session, whole = (Session(detectors.make(name, labels)) for _ in range(2))
-    session.observe(z[:40])
+    session.observe(z[:41])  # in the middle of an interval
     session.save(tmp_path / "state.safetensors")
     resumed = Session.load(tmp_path / "state.safetensors", labels)
-    expected = whole.observe(z).output.score[40:]
-    torch.testing.assert_close(resumed.observe(z[40:]).output.score, expected)
+    expected = whole.observe(z).output.score[41:]
+    torch.testing.assert_close(resumed.observe(z[41:]).output.score, expected)
     assert int(resumed.snapshot.tally.seen) == len(z)
     assert resumed.threshold == pytest.approx(whole.threshold)
 
@@ -98,16 +87,6 @@ def test_a_detector_that_is_not_registered_is_passed_when_loading(labels, tmp_pa
     assert torch.equal(again.snapshot.detector.bank, session.snapshot.detector.bank)
 
 
-def test_a_state_with_a_flipped_bit_is_refused(session, labels, tmp_path):
-    path = tmp_path / "s"
-    session.save(path)
-    data = bytearray(path.read_bytes())
-    data[-100] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(StateError, match="altered bytes"):
-        Session.load(path, labels)
-
-
 def test_a_checkpoint_with_other_tensors_is_refused(session, labels, tmp_path):
     path = tmp_path / "s"
     session.save(path)
@@ -119,29 +98,6 @@ def test_a_checkpoint_with_other_tensors_is_refused(session, labels, tmp_path):
     save_tensors(path, {**tensors, "more.x": torch.zeros(1)}, kind="state", header=header)
     with pytest.raises(StateError, match="got \\['more'\\] besides"):
         Session.load(path, labels)
-
-
-def test_a_failed_save_keeps_the_last_checkpoint(session, labels, tmp_path, monkeypatch):
-    path = tmp_path / "s"
-    session.observe(stream(labels, 10))
-    session.save(path)
-    kept = path.read_bytes()
-
-    def full(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("safetensors.torch.save_file", full)
-    with pytest.raises(OSError, match="No space left"):
-        session.save(path)
-    assert path.read_bytes() == kept
-    assert {file.name for file in tmp_path.iterdir()} == {"s", "s.space.safetensors"}
-
-
-def test_an_unknown_detector_is_refused(labels):
-    with pytest.raises(SettingError, match=r"expected a detector out of .*mcm.*, got 'mmc'"):
-        detectors.make("mmc", labels)
-    with pytest.raises(SettingError, match="expected settings of 'online', got \\['betta'\\]"):
-        detectors.make("online", labels, betta=0.9)
 
 
 def test_the_state_is_readable_without_unseen(session, tmp_path):

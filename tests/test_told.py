@@ -95,20 +95,6 @@ def test_photos_are_told_and_an_odd_one_is_left_out() -> None:
     assert len(session.told.z) == 31
 
 
-def test_photos_of_low_margins_lower_the_threshold_and_later_ones_of_the_stream_move_it() -> None:
-    session = Session(LABELS)
-    session.observe(Z[:100])
-    margin = session.score(Z).margin
-    low = Z[margin.argsort()[IS_KNOWN[margin.argsort()]][:40]]
-    before = session.threshold
-    session.calibrate(low)
-    assert session.threshold < before
-    assert float((~session.score(low).unknown).double().mean()) > 0.5
-    looked = session.threshold
-    session.observe(Z[100:128])
-    assert session.threshold != looked
-
-
 def test_what_is_told_needs_margins_in_nats_and_a_threshold_that_follows_the_stream() -> None:
     with pytest.raises(SettingError, match="expected a detector whose margins are in nats, got 'neglabel'"):
         Session(detectors.make("neglabel", LABELS)).tell(Z[:1], [True])
@@ -119,22 +105,6 @@ def test_what_is_told_needs_margins_in_nats_and_a_threshold_that_follows_the_str
     found = session.calibrate(Z[IS_KNOWN], guarantee=True)
     session.observe(Z)
     assert session.threshold == found.threshold
-
-
-def test_a_session_goes_back_from_a_guarantee_to_what_the_stream_shows() -> None:
-    session, plain = (Session(LABELS, Adaptive(every=64)) for _ in range(2))
-    for one in (session, plain):
-        one.observe(Z[:150])
-    session.calibrate(Z[IS_KNOWN][:40], guarantee=True)
-    session.observe(Z[150:300])
-    session.calibrate(Z[IS_KNOWN][:10])
-    plain.observe(Z[150:300])
-    plain.calibrate(Z[IS_KNOWN][:10])
-    again = Session.load(session.to_bytes(), LABELS)
-    for one in (session, plain, again):
-        one.observe(Z[300:])
-    assert session.threshold == pytest.approx(plain.threshold, abs=0.2)
-    assert again.threshold == session.threshold
 
 
 def test_a_retired_name_takes_its_spared_examples_along() -> None:

@@ -14,7 +14,7 @@ from unseen import LabelSpace, Session, Verdicts
 from unseen.detectors import DetectorOutput
 from unseen.errors import MissingExtra
 from unseen.threshold import Decisions
-from unseen.verdicts import FIELDS, VERDICT_DTYPE, records
+from unseen.verdicts import FIELDS, records
 
 KEYS = ["a", "b", "c", "d"]
 
@@ -81,14 +81,6 @@ def test_every_sample_is_known_doubtful_or_unknown(labels: LabelSpace):
     assert sum(one.verdict == "doubtful" for one in verdicts) == verdicts.counts["doubtful"]
     assert bool((verdicts.p_known[verdicts.doubtful] < 0.5).all())
     assert torch.equal(verdicts.unknown, verdicts.margin < verdicts.threshold)
-
-
-def test_the_structured_array_holds_every_number(verdicts):
-    table = verdicts.structured()
-    assert table.dtype == VERDICT_DTYPE
-    assert table["score"].tolist()[:3] == [3.0, 2.0, 1.0]
-    assert table["route"].tolist() == [1, 0, -1, 0]
-    assert table["known"].tolist() == [True, True, False, False]  # not below the threshold
 
 
 @pytest.mark.parametrize("kind", ["arrow", "pandas"])

@@ -54,19 +54,14 @@ def test_an_agent_detects_explains_and_groups_over_stdio(root, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", ["..", "/etc", "../secret.png", "photos/../../secret.png", "link/secret.png", "list.txt"]
+    "path", ["..", "/etc", "../secret.png", "photos/../../secret.png", "link/secret.png", "list.txt", "photos"]
 )
 def test_nothing_outside_is_reached(root, path):
     (root / "link").symlink_to(root.parent)
+    (root / "photos" / "out.png").symlink_to(root.parent / "secret.png")
     (root / "list.txt").write_text(str(root.parent / "secret.png"))
     with pytest.raises(SettingError, match=r"expected a (path below|folder or a photo)"):
         agent.photos_below(root, path)
-
-
-def test_a_folder_with_a_link_that_leads_outside_is_refused(root):
-    (root / "photos" / "out.png").symlink_to(root.parent / "secret.png")
-    with pytest.raises(SettingError, match="expected a path below"):
-        agent.photos_below(root, "photos")
 
 
 def test_the_tools_are_listed(root):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import unseen
 from helpers.commands import leaf_of, leaves, run
 from unseen.cli import main, output
 from unseen.cli.edit import VERBS
@@ -38,16 +37,8 @@ def test_every_command_has_an_example_and_a_json_option_and_fits_80_columns(word
 
 def test_detect_shows_the_eight_options_that_people_use_and_no_detector_of_the_laboratory():
     shown = [one for one in LEAVES[("detect",)].params if one.param_type_name == "option" and not one.rich_help_panel]
-    assert [one.name for one in shown] == [
-        "label",
-        "labels",
-        "examples",
-        "encoder",
-        "state",
-        "report",
-        "file",
-        "as_json",
-    ]
+    names = ["label", "labels", "examples", "encoder", "state", "report", "file", "as_json"]
+    assert [one.name for one in shown] == names
     text = run("detect", "--help").stdout
     assert "─ More ─" in text
     assert "adaneg" not in text
@@ -125,9 +116,3 @@ def test_every_error_ends_in_one_sentence_and_exit_code_2(monkeypatch, capsys, t
     for file in tmp_path.iterdir():  # of a defect
         assert str(file) in line
         assert "Traceback" in file.read_text()
-
-
-def test_the_version_is_printed_and_the_installed_command_starts():
-    assert run("--version").stdout.strip() == f"unseen {unseen.__version__}"
-    result = subprocess.run([sys.executable, "-m", "unseen", "--version"], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == f"unseen {unseen.__version__}"

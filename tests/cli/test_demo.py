@@ -38,22 +38,10 @@ def test_the_pack_is_whole_and_small() -> None:
 
 def test_the_demo_prints_verdicts_and_metrics(tmp_path: Path) -> None:
     out, html = run(tmp_path)
-    for words in (
-        "1,540 real images",
-        "6 names + 503 relatives + 1,500 everyday words",
-        "known ",
-        "learned from",
-        "called ",
-    ):
-        assert words in out
-    for words in (
-        "against the truth, which the detector never saw",
-        "frozen",
-        "learning",
-        "AUROC, vehicles",
-        "aim: 95 %",
-    ):
-        assert words in out
+    assert "1,540 real images" in out
+    assert "6 names + 503 relatives + 1,500 everyday words" in out
+    assert "against the truth, which the detector never saw" in out
+    assert "AUROC, vehicles" in out
     assert html.count("<svg") == 3
     assert "data:image/jpeg;base64," in html
     assert "Against the truth" in html
@@ -70,13 +58,7 @@ def test_photos_are_typical_ones_of_every_kind_in_mixed_order(tmp_path: Path) ->
     names = sorted(path.stem for path in (tmp_path / "photos").iterdir())
     assert json.loads(result.stdout) == {"photos": len(names), "folder": str(tmp_path / "photos")}
     kinds = [name.partition("-")[2] for name in names]
-    assert len(names) == 104
-    assert {kind: kinds.count(kind) for kind in ("deer", "ship", "digit-7", "bag")} == {
-        "deer": 8,
-        "ship": 4,
-        "digit-7": 2,
-        "bag": 2,
-    }
+    assert [kinds.count(kind) for kind in ("deer", "ship", "digit-7", "bag")] == [8, 4, 2, 2]
     assert [int(name[:3]) for name in names] == list(range(104))
     assert kinds != sorted(kinds)
     assert (tmp_path / "photos" / "023-deer.jpg").exists()  # the quickstart promotes it

@@ -59,8 +59,12 @@ def embedded_text(monkeypatch):
     monkeypatch.setattr("unseen.encoders.load_encoder", lambda name, **options: Text())
 
 
-def test_group_promote_and_undo(state):
-    *groups, summary = run("group", "--state", state, "--words", "negatives")
+def test_group_promote_undo_rename_retire_and_dismiss(state, tmp_path):
+    report = ("--report", tmp_path / "groups.html")
+    *groups, summary = run("group", "--state", state, "--words", "negatives", *report)
+    page = report[1].read_text()
+    assert page.count("<article") == len(groups)
+    assert "http" not in page.replace("http-equiv", "")
     assert summary["summary"]["groups"] == len(groups) > 3
     ships = max(groups, key=lambda one: sum(key.startswith("ship/") for key in one["keys"]))
     (record,) = run("promote", ships["number"], "ship", "--state", state)
@@ -69,6 +73,14 @@ def test_group_promote_and_undo(state):
     (record,) = run("undo", "--state", state)
     assert record["exact"]
     assert "ship" not in checkpoint.find_space(state).names
+    run("rename", "cat", "kitty", "--state", state)
+    run("retire", "dog", "--state", state)
+    run("dismiss", groups[0]["number"], "--state", state)
+    labels = checkpoint.find_space(state)
+    assert "kitty" in labels.names
+    assert labels.negatives[-1] == "dog"
+    *after, _ = run("group", "--state", state, "--words", "negatives")
+    assert groups[0]["number"] not in [one["number"] for one in after]
 
 
 def test_a_command_that_began_before_an_edit_does_not_overwrite_it(state, tmp_path, monkeypatch):
@@ -87,18 +99,6 @@ def test_a_command_that_began_before_an_edit_does_not_overwrite_it(state, tmp_pa
     assert checkpoint.find_space(state).names[-1] == "ship"
 
 
-def test_rename_retire_and_dismiss(state):
-    *groups, _ = run("group", "--state", state, "--words", "negatives")
-    run("rename", "cat", "kitty", "--state", state)
-    run("retire", "dog", "--state", state)
-    run("dismiss", groups[0]["number"], "--state", state)
-    labels = checkpoint.find_space(state)
-    assert "kitty" in labels.names
-    assert labels.negatives[-1] == "dog"
-    *after, _ = run("group", "--state", state, "--words", "negatives")
-    assert groups[0]["number"] not in [one["number"] for one in after]
-
-
 def test_explain_a_kept_image_by_its_key(state):
     kept = Session.load(state).reservoir.images
     (row,) = run("explain", kept.keys[0], "--state", state)
@@ -108,13 +108,6 @@ def test_explain_a_kept_image_by_its_key(state):
     assert [one["key"] for one in run("explain", *kept.keys[:2], "--state", state)] == list(kept.keys[:2])
     assert "your names" in text
     assert "looks like" in text
-
-
-def test_a_report_has_the_groups_and_their_names(state, tmp_path):
-    run("group", "--state", state, "--words", "negatives", "--report", tmp_path / "groups.html")
-    page = (tmp_path / "groups.html").read_text()
-    assert page.count("<article") > 3
-    assert "http" not in page.replace("http-equiv", "")
 
 
 def test_errors_say_what_to_do(state, tmp_path):
@@ -149,24 +142,15 @@ def test_corrections_move_the_threshold_and_undo_takes_them_back(state, tmp_path
     doubted = (before.threshold - kept.margin).masked_fill(kept.known, float("inf")).argsort()[:10].tolist()
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("key", "name"), *((kept.keys[row], "cat") for row in doubted)])
-    (row,) = run("review", "--state", state, "--corrections", path)
+    (row,) = run("review", "--state", state, "--corrections", path, "-o", tmp_path / "out.csv")
     assert (row["corrected"], row["threshold_before"]) == (10, before.threshold)
+    with (tmp_path / "out.csv").open(newline="") as file:
+        users = {one["key"]: one["user"] for one in csv.DictReader(file)}
+    assert len(users) == len(kept)
+    assert users[kept.keys[doubted[0]]] == "cat"
     assert row["threshold"] == Session.load(state).threshold < before.threshold
     assert f"corrected 10 · threshold {row['threshold']:z.2f}" in commands.run("review", "--state", state).stdout
     run("undo", "--state", state)
     assert Session.load(state).threshold == pytest.approx(before.threshold)
     said = commands.run("review", "--state", state, "--corrections", path).stdout
     assert f"threshold {before.threshold:z.2f} → {row['threshold']:z.2f}" in said
-
-
-def test_corrections_are_kept_apart_and_exported(state, tmp_path):
-    kept = Session.load(state).reservoir.images
-    path = tmp_path / "corrections.csv"
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("key", "name"), (kept.keys[0], "'=horse"), (kept.keys[1], "")])
-    (row,) = run("review", "--state", state, "--corrections", path, "-o", tmp_path / "out.csv")
-    assert row["corrected"] == 2
-    with (tmp_path / "out.csv").open(newline="") as file:
-        rows = {one["key"]: one for one in csv.DictReader(file)}
-    assert rows[kept.keys[0]]["user"] == "'=horse"  # text for a spreadsheet, not a formula
-    assert len(rows) == len(kept)

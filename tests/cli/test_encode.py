@@ -1,7 +1,5 @@
 """unseen encode, export and models as a user runs them."""
 
-from typing import Any
-
 import pytest
 
 from helpers.commands import rows, run
@@ -103,21 +101,3 @@ def test_models_fetch_measures_and_reports_the_result(monkeypatch):
     assert "torch" in run("models", "show", "offline").stdout
     with pytest.raises(SettingError, match="expected one of offline"):
         run("models", "fetch", "nothing")
-
-
-@pytest.mark.usefixtures("cached")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch's exporter by itself
-def test_a_folder_model_is_measured_and_a_runtime_that_is_named_is_the_one_that_is_used(tmp_path, monkeypatch):
-    monkeypatch.setattr("unseen.encoders.runtimes.installed_runtimes", lambda: ["onnxruntime", "torch"])
-    model = save_clip(tmp_path / "model")
-    assert "not measured" in run("models", "show", model).stdout
-    (row,) = rows(run("models", "fetch", model, "--json"))
-    assert set(row["rates"]) == {"onnxruntime", "torch"}
-    for name in ("torch", "onnxruntime"):
-        (row,) = rows(run("models", "fetch", model, "--runtime", name, "--json"))
-        assert list(row["rates"]) == [name]
-        assert f"images/s, CPU   {name} " in run("models", "show", model).stdout
-        encoder: Any = catalogue.load_encoder(model, device="cpu")
-        assert encoder.runtimes.chosen == name
-    with pytest.raises(SettingError, match="expected a runtime out of"):
-        run("models", "fetch", model, "--runtime", "tensorrt")

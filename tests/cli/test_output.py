@@ -23,6 +23,7 @@ def test_a_line_has_image_verdict_name_and_p_known() -> None:
     assert " ".join(output.verdict_line(UNKNOWN).split()) == "b.jpg unknown near cat 12 %"
     assert output.verdict_line(UNKNOWN | {"warming": True}) == output.verdict_line(UNKNOWN)
     assert output.verdict_line(UNKNOWN | {"p_known": None}).endswith("  ? %")
+    assert output.verdict_line(KNOWN | {"key": "a\nb\x1b[2J.jpg"}).startswith("a\\nb\\x1b[2J.jpg ")  # no cursor moves
 
 
 def test_only_the_verdicts_that_are_wanted_are_written_and_skipped_inputs_go_to_stderr(
@@ -86,13 +87,6 @@ def test_csv_has_the_fields_of_json_as_text_and_reasons_go_to_stderr(capsys: pyt
         "'@c.png,skipped,,,,,,",
     ]
     assert "@c.png  skipped: truncated file" in printed.err
-
-
-def test_what_would_move_the_cursor_is_spelt_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert output.verdict_line(KNOWN | {"key": "a\nb\x1b[2J.jpg"}).startswith("a\\nb\\x1b[2J.jpg ")
-    with output.Format().lines() as lines:
-        lines.skipped("c\td.png", "empty file")
-    assert capsys.readouterr().out.startswith("c\\td.png ")
 
 
 def test_a_folder_without_permission_is_refused_before_any_work(

@@ -14,7 +14,7 @@ from PIL import Image as Pillow
 
 from helpers.commands import detect, rows, run
 from helpers.pictures import flat
-from helpers.scenes import SIZE, SQUARES, save_coco, save_scene, save_yolo
+from helpers.scenes import SIZE, SQUARES, save_coco, save_scene
 from helpers.tiny_models import COLOURS, NamedColours
 from unseen.errors import DataError, SettingError
 
@@ -88,6 +88,11 @@ def test_the_file_is_written_back_with_verdicts(tmp_path: Path, option: tuple[st
     assert 0.5 <= first["attributes"]["p_known"] <= 1
     assert len(result.stdout.splitlines()) == 12  # the lines are printed as well
     assert "boxes in judged.json" in result.stderr
+    detect("photos", "--boxes", "boxes.json", *NAMES, "-o", "verdicts.csv")
+    with (tmp_path / "verdicts.csv").open() as file:
+        row = next(csv.DictReader(file))
+    fields = ("key", "photo", "detector", "agrees")
+    assert [row[field] for field in fields] == ["photos/0.png#1", "photos/0.png", "red", "True"]
 
 
 def test_boxes_that_were_not_judged_stay_unless_known_ones_are_wanted(tmp_path: Path) -> None:
@@ -99,29 +104,6 @@ def test_boxes_that_were_not_judged_stay_unless_known_ones_are_wanted(tmp_path: 
     assert len(boxes_of(tmp_path / "judged.json")) == 4 * 3 + 4
     detect(*words, "--keep-known", code=1)
     assert len(boxes_of(tmp_path / "judged.json")) == 4 * 2
-
-
-def test_yolo_in_is_yolo_out(tmp_path: Path) -> None:
-    save_yolo(tmp_path / "yolo", PHOTOS)
-    detect("photos", "--boxes", "yolo", *NAMES, "-o", "judged", "--drop-unknown")
-    for photo in PHOTOS:
-        name = f"labels/{Path(photo).stem}.txt"
-        before = (tmp_path / "yolo" / name).read_text().splitlines()
-        assert (tmp_path / "judged" / name).read_text().splitlines() == before[:2]
-    with (tmp_path / "judged" / "verdicts.csv").open() as file:
-        assert {(row["verdict"], row["name"]) for row in csv.DictReader(file)} == {("known", "red"), ("known", "green")}
-
-
-def test_verdicts_of_regions_are_a_table_with_their_boxes(tmp_path: Path) -> None:
-    detect("photos", "--boxes", "boxes.json", *NAMES, "-o", "verdicts.csv")
-    with (tmp_path / "verdicts.csv").open() as file:
-        first = next(csv.DictReader(file))
-    assert (first["key"], first["photo"], first["detector"], first["agrees"]) == (
-        "photos/0.png#1",
-        "photos/0.png",
-        "red",
-        "True",
-    )
 
 
 def test_a_repeated_command_learns_no_region_twice_and_the_next_box_file_does(tmp_path: Path) -> None:

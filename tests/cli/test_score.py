@@ -18,8 +18,6 @@ from helpers.streams import space, stream
 from unseen import LabelSpace, Session, keyed
 from unseen.cli import main
 from unseen.cli.calibration import CalibrationOptions, KnownSource
-from unseen.discover import rename
-from unseen.discover.edits import apply
 from unseen.errors import DataError, EncoderError, MissingExtra, SettingError, StateError
 from unseen.features import load_features
 from unseen.verdicts import FIELDS, VERDICTS
@@ -77,12 +75,6 @@ def test_score_goes_on_from_its_state_with_its_detector_and_threshold():
         run(*ONE, *STATE, "--detector", "pooled")
 
 
-def test_the_label_space_lies_beside_the_state_for_the_commands_that_change_names():
-    run(*ONE, *STATE)
-    apply(Path("state.safetensors"), lambda one: rename(one, one.detector.labels.names[0], "renamed"))
-    assert run("undo", *STATE)
-
-
 def test_no_learn_changes_nothing():
     assert "nothing learned yet" in run(*ONE, "--no-learn").stderr
     run(*ONE, *STATE)
@@ -90,21 +82,6 @@ def test_no_learn_changes_nothing():
     first, second = (rows(run(*ONE, *STATE, "--no-learn", "--json"))[:-1] for _ in range(2))
     assert first == second
     assert Path("state.safetensors").read_bytes() == kept
-
-
-def test_an_interrupted_run_keeps_what_it_learned(monkeypatch):
-    monkeypatch.setattr("unseen.cli.score.BATCH", 30)
-    observe, calls = Session.observe, []
-
-    def interrupted(self, z, keys):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return observe(self, z, keys)
-
-    monkeypatch.setattr(Session, "observe", interrupted)
-    run(*ONE, *STATE, code=1)
-    assert int(session().snapshot.tally.seen) == 60
 
 
 def test_features_are_judged_at_their_end_or_live():

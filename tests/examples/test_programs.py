@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helpers.pictures import flat
+from helpers.pictures import RED, flat, save_video
 from helpers.scenes import save_coco, save_scene
 from helpers.service import serving
 from helpers.tiny_models import save_clip
@@ -75,13 +75,8 @@ def test_batches_of_a_loader_are_judged(clip: Path, capsys: Any) -> None:
 
 
 def test_frames_of_a_video_become_stretches(tmp_path: Path, clip: Path, capsys: Any) -> None:
-    av = pytest.importorskip("av")
-    with av.open("clip.mp4", "w") as video:
-        stream = video.add_stream("mpeg4", rate=5)
-        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
-        for _ in range(5):
-            video.mux(stream.encode(av.VideoFrame.from_image(flat(size=(32, 32)))))
-        video.mux(stream.encode())
+    pytest.importorskip("av")
+    save_video(tmp_path / "clip.mp4", [RED] * 5)
     program("video").main("clip.mp4", "cat", "dog", encoder=clip, everyday=200, stride=2)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("frames 0 to ")

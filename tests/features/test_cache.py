@@ -32,16 +32,6 @@ def encode(photos, folder, encoder=None, size=3):
     return encoder
 
 
-def test_features_come_back_in_order(photos, tmp_path):
-    encode(photos, tmp_path / "f")
-    features = load_features(tmp_path / "f")
-    assert features.keys == tuple(str(photos / f"{i}.png") for i in range(10))
-    assert features.z.shape == (10, 3)
-    assert features.z.dtype == torch.float32
-    assert features.encoder == ColourEncoder().fingerprint
-    assert features.labels is None
-
-
 def test_a_killed_run_goes_on_where_it_stopped(photos, tmp_path):
     whole = load_features((encode(photos, tmp_path / "whole"), tmp_path / "whole")[1])
     encoder = ColourEncoder()

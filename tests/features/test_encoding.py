@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image as Pillow
 
-from helpers.pictures import encoded
+from helpers.pictures import encoded, turned
 from helpers.stand_ins import BROKEN, decode_by_pillow
 from helpers.tiny_models import ColourEncoder, TinyOffline, pictures, save_clip
 from unseen.encoders import load_encoder
@@ -52,12 +52,6 @@ def photos(tmp_path):
     (folder / "08.jpg").write_bytes(cut[: len(cut) // 2])
     pictures(1)[0].pixels.save(folder / "11.png")
     return folder
-
-
-def turned(orientation):
-    exif = Pillow.Exif()
-    exif[0x0112] = orientation
-    return exif
 
 
 def in_a_loop(photos, encoder):

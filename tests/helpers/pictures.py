@@ -1,6 +1,8 @@
 """Small pictures and their bytes."""
 
 import io
+import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +34,33 @@ def save_shade(path: Path, colour: tuple[int, ...], by: int = 0, size: tuple[int
     """Write a flat picture, a little lighter than `colour`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flat(tuple(max(0, min(255, part + by)) for part in colour), size).save(path)
+
+
+def tar_of(files: dict[str, bytes]) -> bytes:
+    """A tar of files by name."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def save_video(path: Path, colours: Iterable[Any], *, rate: int = 5, side: int = 32) -> None:
+    """Write a video of a frame of each colour."""
+    import av
+
+    with av.open(str(path), "w") as video:
+        stream = video.add_stream("mpeg4", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = side, side, "yuv420p"
+        for colour in colours:
+            video.mux(stream.encode(av.VideoFrame.from_image(flat(colour, (side, side)))))
+        video.mux(stream.encode())
+
+
+def turned(orientation: int) -> Pillow.Exif:
+    """What a camera writes that was held another way."""
+    exif = Pillow.Exif()
+    exif[0x0112] = orientation
+    return exif

@@ -132,11 +132,6 @@ def test_what_holds_no_boxes_is_refused_by_name(tmp_path: Path, name: str, text:
         read_boxes(tmp_path / name)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="got nothing at"):
-        read_boxes(tmp_path / "none.json")
-
-
 def test_a_folder_of_json_is_refused(tmp_path: Path) -> None:
     FORMS["coco"](tmp_path)
     with pytest.raises(DataError, match=r"expected boxes as COCO \.json, \.csv, or a folder"):

@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image as Pillow
 
-from helpers.pictures import RED, encoded, flat
+from helpers.pictures import RED, encoded, flat, turned
 from helpers.streams import space
 from helpers.tiny_models import ColourEncoder, pictures
-from unseen import Session, detectors, read_images
+from unseen import Session, read_images
 from unseen.errors import FeatureError, ImageError, SettingError
 from unseen.images.inputs import as_images
 
@@ -95,10 +95,7 @@ def test_anything_else_is_a_typed_error_with_what_would_work(value: Any, message
 
 
 def test_a_picture_that_is_passed_stays_as_it_is() -> None:
-    turned = Pillow.new("RGB", (8, 4))
-    exif = turned.getexif()
-    exif[0x0112] = 6
-    opened = as_images(encoded(turned, "JPEG", exif=exif.tobytes()))[0].pixels
+    opened = as_images(encoded(flat(size=(8, 4)), "JPEG", exif=turned(6)))[0].pixels
     assert opened.size == (4, 8)
     grey = Pillow.new("L", (8, 4))
     assert as_images(grey)[0].pixels.mode == "RGB"
@@ -137,12 +134,8 @@ def test_a_grey_picture_of_two_dimensions_is_an_image_and_no_features(grey: Any)
     assert batch.images[0].pixels.size == (3, 5)
 
 
-def test_a_session_without_an_encoder_says_how_to_pass_images() -> None:
+def test_a_session_without_an_encoder_or_a_label_space_says_what_it_needs() -> None:
     with pytest.raises(FeatureError, match=r"got a list of Image; .*Session\(space, encoder=encoder\)"):
         Session(space()).observe([flat()])
-
-
-def test_a_session_of_something_else_says_what_it_needs() -> None:
     with pytest.raises(SettingError, match=r"expected a LabelSpace or a detector, got list; pass LabelSpace.build"):
         Session(["cat", "dog"])  # type: ignore[arg-type]
-    assert Session(space()).detector.name == detectors.DEFAULT

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.pictures import encoded, flat
 from helpers.scenes import SIZE, SQUARES, save_scene
 from helpers.tiny_models import COLOURS
 from unseen import read_regions
@@ -49,16 +48,6 @@ def test_the_margin_is_a_share_of_the_longer_side_on_each_side_and_ends_with_the
     inside, outside = read_regions(scene, [[40, 20, 60, 60], [0, 0, 20, 40]], pad=0.1)
     assert inside.pixels.size == (48, 48)  # square: 40 pixels and a tenth of them on each side
     assert outside.pixels.size == (34, 44)
-
-
-def test_boxes_mean_the_upright_photo(tmp_path: Path) -> None:
-    picture = flat("white", (40, 20))
-    picture.paste(COLOURS["red"], (0, 0, 20, 20))
-    exif = picture.getexif()
-    exif[0x0112] = 6  # to be turned by a quarter to the right: the red half is on top
-    (tmp_path / "a.jpg").write_bytes(encoded(picture, "JPEG", exif=exif, quality=95))
-    (region,) = read_regions(tmp_path / "a.jpg", [[0, 0, 20, 20]], pad=0)
-    assert np.abs(np.asarray(region.pixels).reshape(-1, 3).mean(0) - COLOURS["red"]).max() < 5
 
 
 @pytest.mark.parametrize(

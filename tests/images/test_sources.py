@@ -69,16 +69,6 @@ def test_image_lists_in_other_encodings_are_refused(tmp_path):
         only(tmp_path / "list.txt")
 
 
-def test_an_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="expected at least one image, got none"):
-        find_images(tmp_path)
-
-
-def test_a_missing_path_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="got nothing at"):
-        find_images(tmp_path / "gone")
-
-
 @pytest.mark.parametrize("setting", [{"size": 0}, {"stride": 0}])
 def test_settings_have_a_range(folder, setting):
     with pytest.raises(SettingError, match="at least 1"):
@@ -171,12 +161,6 @@ def test_a_pipe_in_a_folder_is_not_waited_for(folder):
 def test_names_that_are_no_utf8_have_a_key_that_is(tmp_path):
     (tmp_path / "caf\udce9.png").write_bytes(encoded(flat()))
     assert [image.path for image in only(tmp_path)] == [f"{tmp_path}/caf\\udce9.png"]
-
-
-def test_an_address_of_the_web_is_told_to_be_downloaded(monkeypatch):
-    monkeypatch.setattr(RemotePath, "exists", lambda self: False)
-    with pytest.raises(DataError, match="/photos; download the images first"):
-        find_images("https://example.com/photos")
 
 
 @pytest.mark.parametrize("error", [MissingExtra("pyarrow", "tables"), DataError("expected a URI that fsspec can open")])

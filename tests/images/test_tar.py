@@ -1,11 +1,8 @@
 """Images in tars, with labels beside them."""
 
-import io
-import tarfile
-
 import pytest
 
-from helpers.pictures import encoded, flat
+from helpers.pictures import encoded, flat, tar_of
 from unseen.errors import DataError
 from unseen.images import find_images, read_entries, read_images
 
@@ -17,13 +14,8 @@ def only(source, **options):
 
 @pytest.fixture
 def shard(tmp_path):
-    path = tmp_path / "shard.tar"
-    with tarfile.open(path, "w") as tar:
-        for i, label in enumerate(["cat", "dog"]):
-            for name, content in ((f"{i}.jpg", encoded(flat(), "JPEG")), (f"{i}.txt", label.encode())):
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
+    photo, path = encoded(flat(), "JPEG"), tmp_path / "shard.tar"
+    path.write_bytes(tar_of({"0.jpg": photo, "0.txt": b"cat", "1.jpg": photo, "1.txt": b"dog"}))
     return path
 
 

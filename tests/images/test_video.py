@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from helpers.pictures import RED, centre, flat
+from helpers.pictures import RED, centre, save_video
 from unseen.errors import DataError
 from unseen.images import read_images
 
-av = pytest.importorskip("av")
+pytest.importorskip("av")
 
 
 def only(source, **options):
@@ -17,12 +17,7 @@ def only(source, **options):
 
 def test_every_nth_frame_of_a_video_is_read(tmp_path):
     path = tmp_path / "clip.mp4"
-    with av.open(str(path), "w") as video:
-        stream = video.add_stream("mpeg4", rate=5)
-        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
-        for _ in range(5):
-            video.mux(stream.encode(av.VideoFrame.from_image(flat(size=(32, 32)))))
-        video.mux(stream.encode())
+    save_video(path, [RED] * 5)
     batch = only(path, stride=2)
     assert [image.path for image in batch] == [f"{path}#0", f"{path}#2", f"{path}#4"]
     assert np.abs(np.subtract(centre(batch[0].pixels), RED)).max() < 20

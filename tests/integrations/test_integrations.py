@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
 from helpers.pictures import flat
 from helpers.streams import stream
-from helpers.tiny_models import NamedColours
 from unseen import LabelSpace, Session, detectors, threshold
 from unseen.alarm import UnknownRateAlarm
 from unseen.errors import MissingExtra
 from unseen.images import read_images
 from unseen.integrations.datasets import COLUMNS, judge_rows
-from unseen.integrations.fiftyone import apply, apply_groups, from_fiftyone
+from unseen.integrations.fiftyone import apply
 from unseen.integrations.mlflow import AlarmLogger
 
 pytestmark = pytest.mark.slow  # the packages take seconds to import; run by make docs-commands
@@ -52,45 +50,10 @@ def test_the_images_of_a_saved_data_set_are_read(monkeypatch: pytest.MonkeyPatch
     assert [image.label for image in batch.images] == ["0", "1", "1"]
 
 
-class Sample(dict):
-    """What FiftyOne calls a sample: fields by name, a path, and `save`. `make fiftyone` has the package itself."""
-
-    def __init__(self, path: Path) -> None:
-        self.filepath, self.saved = str(path), 0
-
-    def save(self) -> None:
-        self.saved += 1
-
-
-def test_samples_of_fiftyone_get_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder: Any = NamedColours()
-    samples = []
-    for i in range(10):
-        flat((250, 40 * i, 5) if i < 5 else (5, 40 * (i - 5), 250), (16, 16)).save(tmp_path / f"{i}.png")
-        samples.append(Sample(tmp_path / f"{i}.png"))
-    samples.insert(2, Sample(tmp_path / "absent.png"))
-    space = LabelSpace(("red",), ("blue",), encoder.texts(["red"]), encoder.texts(["blue"]))
-    session = Session(space, threshold.Fixed(1e9), encoder=encoder)  # all are unknown
+def test_without_fiftyone_its_extra_is_named(labels: LabelSpace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fiftyone", None)  # `make fiftyone` has the package itself
     with pytest.raises(MissingExtra, match="fiftyone"):
-        apply(samples, session)
-    package: Any = ModuleType("fiftyone")
-    package.Classification = SimpleNamespace
-    monkeypatch.setitem(__import__("sys").modules, "fiftyone", package)
-    apply(samples, session)
-    assert list(from_fiftyone(samples)) == [one.filepath for one in samples]
-    absent = samples.pop(2)
-    assert absent.saved == 1
-    assert "unseen" not in absent
-    assert "no such file" in absent["unseen_skipped"].lower()
-    assert {one["unseen"].label for one in samples} == {"unknown"}
-    assert all(one.saved == 1 and isinstance(one["unseen_margin"], float) for one in samples)
-    found = apply_groups([*samples, absent], session).groups
-    assert len(found) == 2
-    for one in found:
-        of_group = [sample for sample in samples if sample["unseen_group"] == one.number]
-        assert {sample.filepath for sample in of_group} == set(one.keys)
-        assert {sample["unseen_group_name"] for sample in of_group} == {one.suggestions[0].word}
-    assert absent["unseen_group"] is absent["unseen_group_name"] is None
+        apply([], judged(labels))
 
 
 def test_an_alarm_is_a_metric_of_mlflow(labels: LabelSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

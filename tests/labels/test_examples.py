@@ -19,9 +19,7 @@ from unseen.labels.residuals import (
     TextRows,
     choose_penalty,
     fit_rows,
-    fold_weights,
     losses,
-    named_by_others,
     nearest_negatives,
     shift_names,
 )
@@ -84,17 +82,6 @@ def test_examples_that_agree_with_each_other_are_used_whatever_their_names_say()
     assert with_examples(labels, Examples(examples.z, (examples.label + 3) % 8)).examples is not None
 
 
-def test_an_example_is_named_by_the_others_of_its_name() -> None:
-    z = normalize(torch.tensor([[1.0, 0, 0], [0.9, 0.1, 0], [0, 1.0, 0], [0, 0.1, 0.9]]), dim=1)
-    # the last two are alone in what they show: each lies nearer to the first name than to the other one's image
-    expected = []
-    for i, label in enumerate([0, 0, 1, 1]):
-        others = [[j for j in range(4) if j != i and j // 2 == name] for name in (0, 1)]
-        distance = [float((z[i] - z[rows].mean(0)).norm()) for rows in others]
-        expected.append(min(range(2), key=distance.__getitem__) == label)
-    assert named_by_others(Examples(z, torch.tensor([0, 0, 1, 1])), 3).tolist() == expected
-
-
 def test_fewer_than_eight_examples_cannot_judge_each_other_and_move_nothing() -> None:
     labels = space(4, 10, 16, dtype=torch.float32)
     rows, examples = TextRows(labels.id_anchors, labels.ood_anchors), drawn(labels, 2)
@@ -141,53 +128,12 @@ def test_names_without_examples_are_shifted_towards_the_mean_example() -> None:
     assert torch.equal(got.negative, rows.negative)
 
 
-def test_names_alike_in_text_move_alike() -> None:
-    labels = space(8, 40, 24, dtype=torch.float32)
-    twin = normalize(labels.id_anchors[:1] + 0.05 * unit(1, 24, seed=3).float(), dim=1)
-    rows = TextRows(torch.cat([labels.id_anchors, twin]), labels.ood_anchors)
-    examples = drawn(labels, 4)
-    residual = fit_rows(rows, examples[examples.label < 8], 100.0).known - rows.known
-    cosine = normalize(residual[:8], dim=1) @ normalize(residual[8], dim=0)
-    assert int(cosine.argmax()) == 0
-
-
 def test_only_the_nearest_negatives_move() -> None:
     labels = space(3, 40, 16, dtype=torch.float32)
     near = nearest_negatives(labels, drawn(labels, 2), most=5)
     assert len(near) == 5
     largest = (drawn(labels, 2).z @ labels.ood_anchors.T).amax(0)
     assert set(near.tolist()) == set(largest.topk(5).indices.tolist())
-
-
-def test_folds_leave_out_every_example_once_and_count_places() -> None:
-    examples = Examples(unit(6, 4), torch.tensor([1, 0, 1, 1, 0, 2]))
-    assert examples.place.tolist() == [0, 0, 1, 2, 1, 0]
-    divisions = examples.folds(4, names=3)
-    assert len(divisions) == 3
-    assert sum(len(left_out) for _, left_out in divisions) == 6
-    assert all(len(kept) + len(left_out) == 6 for kept, left_out in divisions)
-    single = Examples(unit(3, 4), torch.tensor([0, 1, 2])).folds(4, names=3)
-    assert [len(left_out) for _, left_out in single] == [1, 2]
-
-
-def test_folds_leave_out_whole_names_where_some_names_have_no_examples() -> None:
-    examples = Examples(unit(16, 4), torch.arange(8).repeat(2))
-    divisions = examples.folds(4, names=9)
-    without = [set(left_out.label.tolist()) - set(kept.label.tolist()) for kept, left_out in divisions]
-    assert sorted(name for names in without for name in names) == list(range(8))
-    assert all(len(names) == 2 for names in without)
-    assert all(set(range(8)) == set(left_out.label.tolist()) for _, left_out in divisions)
-
-
-def test_names_with_and_without_examples_count_by_their_share_of_all_names() -> None:
-    examples = Examples(unit(16, 4), torch.arange(8).repeat(2))
-    divisions = examples.folds(4, names=32)
-    weight = fold_weights(divisions, coverage=0.25)
-    seen = torch.cat([torch.isin(left_out.label, kept.label) for kept, left_out in divisions])
-    assert float(weight[seen].sum()) == pytest.approx(0.25)
-    assert float(weight[~seen].sum()) == pytest.approx(0.75)
-    single = Examples(unit(2, 4), torch.tensor([0, 1]))
-    assert fold_weights(single.folds(4, names=3), coverage=2 / 3) is None
 
 
 def test_copies_count_once_and_an_image_under_two_names_for_none() -> None:
@@ -274,9 +220,3 @@ def test_examples_that_do_not_fit_the_names_are_refused() -> None:
         with_examples(labels, Examples(unit(2, 16), torch.tensor([0, 3])))
     with pytest.raises(EncoderError, match="expected examples of width 16 as of this label space, got 8"):
         with_examples(labels, Examples(unit(2, 8), torch.tensor([0, 1])))
-
-
-def test_images_that_are_examples_as_well_are_found() -> None:
-    examples = Examples(unit(3, 16), torch.tensor([0, 1, 2]))
-    stream = torch.cat([examples.z[:1], unit(4, 16, seed=9).float()])
-    assert examples.contains(stream).tolist() == [True, False, False, False, False]

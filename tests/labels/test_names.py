@@ -17,6 +17,7 @@ def write(path: Path, data: bytes) -> Path:
 def test_comments_blank_lines_and_spaces_are_left_out(tmp_path: Path) -> None:
     file = write(tmp_path / "names.txt", b"# my classes\n\n  golden retriever \ncat\r\n\n# end\n")
     assert read_names(file) == ("golden retriever", "cat")
+    assert read_words(write(tmp_path / "w.txt", b"a\nb\na\n")) == ("a", "b")  # a list of words may repeat itself
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -42,10 +43,6 @@ def test_doubtful_files_are_refused(tmp_path: Path, data: bytes, says: str) -> N
 def test_a_missing_file_is_a_label_error(tmp_path: Path) -> None:
     with pytest.raises(LabelError, match="check the path"):
         read_names(tmp_path / "absent.txt")
-
-
-def test_word_lists_may_repeat_themselves(tmp_path: Path) -> None:
-    assert read_words(write(tmp_path / "w.txt", b"a\nb\na\n")) == ("a", "b")
 
 
 @pytest.mark.parametrize(

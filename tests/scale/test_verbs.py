@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
-import tarfile
-import threading
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from helpers.pictures import encoded
+from helpers.pictures import encoded, tar_of
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import SessionSpec, keyed
@@ -64,11 +60,7 @@ def sources(tmp_path_factory) -> list[str]:
         (root / "files" / f"{number:02d}.png").write_bytes(data)
     lines = [f"files/{number:02d}.png {number % 3}" for number in range(COUNT)]
     (root / "list.txt").write_text("\n".join([*lines, "files/gone.png 1"]))
-    with tarfile.open(root / "shard.tar", "w") as tar:
-        for number, data in enumerate([*packed, b""]):
-            member = tarfile.TarInfo(f"{number:02d}.png")
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    (root / "shard.tar").write_bytes(tar_of({f"{i:02d}.png": data for i, data in enumerate([*packed, b""])}))
     cells = [{"bytes": data, "path": None} for data in [*tabled, b"no picture"]]
     table = pyarrow.table({"image": cells, "label": [number % 5 for number in range(COUNT + 1)]})
     pyarrow.parquet.write_table(table, root / "table.parquet", row_group_size=10)
@@ -209,38 +201,6 @@ def test_keyed_verdicts_on_ray_are_the_same_bits_as_on_one_machine(ray, streams,
             other = serial[scan.key]
             assert all(map(torch.equal, columns(scan), columns(other)))
             assert (scan.summary, _sum(scan.state)) == (other.summary, _sum(other.state))
-
-
-def test_a_stream_whose_worker_dies_is_scored_once(ray, streams):
-    labels, z, keys = streams
-    parts, z = keyed.split(keys * 30), z.repeat(30, 1)
-    recipe = keyed.StreamJob(SessionSpec(labels, "online"), keep_state=True)
-    stopped, victims = threading.Event(), []
-
-    def strike():
-        while not stopped.is_set() and not any(victims):
-            victims.append(_kill_one("_run_streams"))
-            time.sleep(0.001)
-
-    killer = threading.Thread(target=strike)
-    killer.start()
-    found = list(scaled_score.on_ray(ray)(recipe, parts, z, {}))
-    stopped.set()
-    killer.join()
-    assert any(victims)
-    serial = {scan.key: _sum(scan.state) for scan in keyed.run_serially(recipe, parts, z, {})}
-    assert len(found) == len(serial)
-    assert {scan.key: _sum(scan.state) for scan in found} == serial
-
-
-def test_a_stream_of_one_sample_costs_less_than_a_millisecond_of_the_driver(ray, streams):
-    labels, z, _ = streams
-    recipe, z = keyed.StreamJob(SessionSpec(labels, "mcm")), z.repeat(3, 1)
-    parts, run = keyed.split([f"camera {number}" for number in range(len(z))]), scaled_score.on_ray(ray)
-    list(run(recipe, parts[:8], z, {}))  # workers import torch
-    started = time.process_time()  # a busy machine adds none
-    assert len(list(run(recipe, parts, z, {}))) == len(z)
-    assert 1000 * (time.process_time() - started) / len(z) < 1.0
 
 
 def _sum(state: bytes) -> str:

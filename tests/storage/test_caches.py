@@ -6,17 +6,9 @@ from pathlib import Path
 import pytest
 
 import unseen
-from helpers.tiny_text import HashEncoder
-from unseen import LabelSpace
 from unseen.storage.files import cache_dir
 
 PLACES = {"linux": ".cache/unseen", "darwin": "Library/Caches/unseen", "win32": "AppData/Local/unseen"}
-
-
-@pytest.fixture
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.mark.parametrize("platform", PLACES)
@@ -26,11 +18,6 @@ def test_without_the_variable_the_platform_decides(monkeypatch, tmp_path, platfo
     monkeypatch.setattr("sys.platform", platform)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     assert cache_dir("a", "b") == tmp_path / PLACES[platform] / "a" / "b"
-
-
-def test_text_vectors_lie_in_the_cache(cache):
-    LabelSpace.build(["cat"], HashEncoder(), relatives=2, everyday=2)
-    assert list((cache / "texts").rglob("*.safetensors"))
 
 
 def test_only_the_storage_package_knows_where_caches_lie():

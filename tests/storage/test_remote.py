@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import sys
-import tarfile
 
 import pytest
 
-from helpers.pictures import png
+from helpers.pictures import png, tar_of
 from unseen.errors import DataError, MissingExtra
 from unseen.images import Skipped, find_images, read_images
 from unseen.storage.remote import RemotePath, location
@@ -40,13 +38,7 @@ def test_folders_lists_and_tars_are_read_from_a_store(bucket):
     put(f"{bucket}/photos/notes.md", b"not a picture")
     assert shades(f"{bucket}/photos") == [10, 20, 30]
     assert shades(put(f"{bucket}/list.txt", f"photos/30.png 1\n{bucket}/photos/10.png 0".encode())) == [30, 10]
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for shade in (40, 50):
-            member = tarfile.TarInfo(f"{shade}.png")
-            member.size = len(png(shade))
-            tar.addfile(member, io.BytesIO(png(shade)))
-    put(f"{bucket}/archives/a.tar", packed.getvalue())
+    put(f"{bucket}/archives/a.tar", tar_of({f"{shade}.png": png(shade) for shade in (40, 50)}))
     assert shades(f"{bucket}/archives") == [40, 50]  # a folder without pictures stands for its archives
     entry = next(iter(find_images(f"{bucket}/photos")))
     assert entry.path == f"{bucket}/photos/10.png"

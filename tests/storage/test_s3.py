@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,12 +18,12 @@ import pytest
 import torch
 
 from helpers import s3
-from helpers.pictures import encoded, png
+from helpers.pictures import encoded, png, tar_of
 from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import Session
 from unseen.encoders import load_encoder
-from unseen.errors import DataError, EncoderError, SettingError, StoreError
+from unseen.errors import EncoderError, SettingError, StoreError
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.features.shards import claim_folder, read_shards
 from unseen.images import find_images
@@ -59,15 +58,10 @@ def sources(endpoint: str) -> list[str]:
     files = [encoded(image.pixels) for image in pictures(3 * COUNT)]
     for number, data in enumerate(files[:COUNT]):
         put(endpoint, f"photos/{number:02d}.png", data)
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for number, data in enumerate(files[COUNT : 2 * COUNT]):
-            member = tarfile.TarInfo(f"{number:02d}.png")
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    packed = tar_of({f"{number:02d}.png": data for number, data in enumerate(files[COUNT : 2 * COUNT])})
     table = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table({"image": files[2 * COUNT :]}), table)
-    shards = [put(endpoint, "a.tar", packed.getvalue()), put(endpoint, "b.parquet", table.getvalue())]
+    shards = [put(endpoint, "a.tar", packed), put(endpoint, "b.parquet", table.getvalue())]
     return [s3.uri(endpoint, "photos"), *shards]
 
 
@@ -125,26 +119,6 @@ def test_of_two_writers_with_different_encoders_none_goes_on_unnoticed(endpoint)
         claim_folder(folder, "two", "b" * 64)
 
 
-def test_two_writers_that_begin_at_once_leave_every_image_to_be_read_once(endpoint, model, sources):
-    output, encoder = s3.uri(endpoint, "twice"), load_encoder(model, device="cpu")
-    writers = [FeatureCache(output, encoder) for _ in range(2)]  # neither sees what the other will write
-    for cache in writers:
-        list(encode_images(find_images(sources[:1]), encoder, cache))
-    assert sum(len(rows) for _, rows in read_shards(location(output))) == 2 * COUNT
-    keys = load_features(output).keys
-    assert len(keys) == len(set(keys)) == COUNT
-
-
-def test_a_half_written_shard_is_named_and_says_what_to_do(endpoint, model, sources):
-    output = s3.uri(endpoint, "torn")
-    encoder = load_encoder(model, device="cpu")
-    list(encode_images(find_images(sources[:1]), encoder, FeatureCache(output, encoder)))
-    shard = next(one for one in location(output).files() if one.name.endswith(".safetensors"))
-    location(str(shard)).write_bytes(shard.read_bytes()[:-100])
-    with pytest.raises(DataError, match=rf"delete {shard.name} and run unseen encode again"):
-        load_features(output)
-
-
 def test_a_store_that_is_not_there_and_one_that_refuses_are_told_apart(monkeypatch):
     for name, value in s3.CREDENTIALS.items():
         monkeypatch.setenv(name, value)
@@ -155,11 +129,6 @@ def test_a_store_that_is_not_there_and_one_that_refuses_are_told_apart(monkeypat
             with pytest.raises(StoreError, match="check key and rights") as found:
                 work(location(s3.uri(strict, "photos/a.png")))
             assert s3.CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in str(found.value)
-
-
-def test_a_bucket_that_is_not_there_is_told_from_a_store_that_is_not(endpoint):
-    with pytest.raises(StoreError, match="make the bucket, or check its name"):
-        claim_folder(location(s3.uri(endpoint, "out").replace(s3.BUCKET, "another", 1)), "one", "a" * 64)
 
 
 def test_a_store_for_verdicts_is_looked_at_before_anything_is_scored(endpoint, tmp_path):

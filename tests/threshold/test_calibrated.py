@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.margins import normal, two_modes
-from helpers.streams import space, stream
+from helpers.streams import stream
 from unseen import Session, threshold
 from unseen.detectors import MCM, PooledEvidence
 from unseen.errors import SettingError
@@ -139,19 +139,3 @@ def test_a_detector_without_nats_is_calibrated_by_a_guarantee_and_again(labels):
     session.calibrate(z[:40])
     session.calibrate(z, recall=0.8)
     assert session.rule == Calibrated(0.8, 100)
-
-
-def test_too_few_images_for_a_guarantee_change_nothing(labels):
-    session = Session(labels)
-    rule, snapshot = session.rule, session.snapshot
-    with pytest.raises(SettingError, match="at least 19 known images"):
-        session.calibrate(stream(labels, 18), guarantee=True)
-    with pytest.raises(SettingError, match=r"write 0\.95 for 95 %"):
-        session.calibrate(stream(labels, 30), recall=95)
-    assert session.rule is rule
-    assert session.snapshot is snapshot
-
-
-def test_a_label_space_of_other_width_is_refused(labels):
-    with pytest.raises(ValueError, match="expected features of shape"):
-        Session(labels).calibrate(stream(space(dim=labels.dim + 1), 30))

@@ -169,11 +169,6 @@ def test_any_margins_give_probabilities_that_never_fall_and_finite_thresholds_th
         assert 0 <= float(one.recall[0]) <= float(one.recall[1]) <= 1
 
 
-@pytest.mark.parametrize("value", [-1e6, -3.0, 0.0, 3.0, 1e6])
-def test_identical_margins_give_a_finite_threshold(value):
-    assert math.isfinite(float(fit(torch.full((300,), value, dtype=torch.float64)).threshold))
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
 def test_a_mixed_stream_keeps_about_the_wanted_share_and_rejects_the_unknown(share, seed):
@@ -187,12 +182,6 @@ def test_a_mixed_stream_keeps_about_the_wanted_share_and_rejects_the_unknown(sha
 def test_streams_of_one_kind_are_kept_or_rejected():
     assert kept(normal(3000, 5, 2.4), fit(normal(3000, 5, 2.4)).threshold) > 0.9
     assert kept(gumbel(3000, -5, 2), fit(gumbel(3000, -5, 2)).threshold) < 0.1
-
-
-def test_images_far_above_the_unknown_are_known_with_near_certainty():
-    p_known = fit(MIXED).p_known
-    assert float(GRID.interpolate(p_known, torch.tensor([8.0]))) > 0.97
-    assert float(GRID.interpolate(p_known, torch.tensor([-8.0]))) < 0.03
 
 
 @pytest.mark.parametrize("mean", [-2.0, 1.0, 4.0, 9.0])

@@ -7,19 +7,14 @@ import pickle
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from helpers.pooled_reference import observed
-from helpers.streams import cone, space, stream, two_clouds, unit
+from helpers.streams import cone, space, stream, two_clouds
 from unseen import Session
 from unseen.detectors import DetectorOutput, PooledEvidence
-from unseen.detectors.pooled.constants import POOLED
-from unseen.detectors.pooled.state import PooledState, popularity
+from unseen.detectors.pooled.state import popularity
 from unseen.detectors.state import flatten, map_state
-from unseen.errors import LabelError, SettingError
-from unseen.odds import neglabel, text_logits
-from unseen_bench.metrics import auroc
+from unseen.errors import SettingError
 
 
 @pytest.mark.parametrize(("count", "noise", "repeated"), [(300, 0.3, 0), (700, 0.3, 0), (300, 0.8, 0), (300, 0.3, 150)])
@@ -63,16 +58,6 @@ def test_a_score_is_that_of_the_sample_coming_next():
             torch.testing.assert_close(getattr(pure, field), getattr(come, field))
 
 
-def test_image_space_raises_a_score_by_no_more_than_near_unknown_images_allow():
-    labels = cone()
-    detector, (z, _) = PooledEvidence(labels, popularity=0.0), two_clouds(labels, 900, noise=0.2)
-    output, _ = detector.observe(detector.start(), z)
-    gained = output.score - neglabel(text_logits(labels, z, tau=detector.tau))
-    assert float(gained.max()) <= math.log(1 / POOLED.near_share) + 1e-9
-    assert float(gained.max()) > 0.45
-    assert float(gained.min()) < -5
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("known", "negative"), [(1, 1), (1, 5), (2, 1), (3, 2), (17, 300), (300, 17)])
 def test_label_spaces_of_any_size_give_finite_outputs_and_states(known, negative, dtype):
@@ -98,57 +83,9 @@ def test_streams_of_one_kind_give_finite_margins(kind):
     assert bool((state.sums.sides.weight >= 0).all())
 
 
-def seen_of_one_name(towards_negative: float) -> tuple[PooledEvidence, PooledState, Tensor]:
-    """A detector and its state after images nearest to the first name; what popularity takes of other images."""
-    labels = space(3, 20, 16)
-    z = labels.id_anchors[:1] + towards_negative * labels.ood_anchors[:1] + 0.01 * unit(400, 16, seed=5)
-    detector, plain = PooledEvidence(labels), PooledEvidence(labels, popularity=0.0)
-    _, state = detector.observe(detector.start(), normalize(z, dim=1))
-    state, others = state.updated(labels), stream(labels, 50)
-    return detector, state, plain.score(state, others).score - detector.score(state, others).score
-
-
-def test_a_name_that_attracts_images_which_are_not_surely_known_must_stand_out_more():
-    detector, state, taken = seen_of_one_name(1.5)
-    assert float(state.sums.votes[0, 0]) > 300
-    nearest = text_logits(detector.labels, stream(detector.labels, 50), tau=detector.tau).known.argmax(1)
-    torch.testing.assert_close(taken, popularity(state.sums.votes[0])[nearest])
-    assert float(taken[nearest == 0].min()) > 0 > float(taken[nearest != 0].max())
-
-
-def test_a_name_that_is_often_shown_loses_nothing():
-    _, state, taken = seen_of_one_name(0.0)
-    assert float(state.sums.votes[1, 0]) > 390
-    assert float(taken.abs().max()) < 0.1
-
-
 def test_popularity_is_zero_where_all_names_are_as_popular_or_there_is_one():
     for votes in ([7.0, 7.0, 7.0], [90.0], [0.0, 0.0]):
         assert not popularity(torch.tensor(votes, dtype=torch.float64)).any()
-
-
-def test_a_name_with_many_votes_is_given_less_often():
-    labels = cone(4, 20, 8)
-    detector, plain = PooledEvidence(labels), PooledEvidence(labels, naming_popularity=0.0)
-    z, _ = two_clouds(labels, 800, noise=0.5)
-    _, state = detector.observe(detector.start(), normalize(labels.id_anchors[:1] + 0.05 * unit(400, 8, seed=5), dim=1))
-    named = [int((one.score(state, z).label == 0).sum()) for one in (detector, plain)]
-    assert named[0] < named[1]
-
-
-def test_pooling_ranks_better_where_unknown_images_resemble_each_other():
-    class WithoutPool(PooledEvidence):
-        def _judge(self, state, block):
-            silent = state.fitted.likelihood._replace(rate=torch.zeros_like(state.fitted.likelihood.rate))
-            return super()._judge(state._replace(fitted=state.fitted._replace(likelihood=silent)), block)
-
-    labels = cone(20, 60, 48)
-    z, is_known = two_clouds(labels, 3000, noise=0.6)
-    rank = []
-    for detector in (PooledEvidence(labels), WithoutPool(labels)):
-        score = detector.observe(detector.start(), z)[0].score[1000:]
-        rank.append(auroc(score[is_known[1000:]], score[~is_known[1000:]]))
-    assert rank[0] > rank[1]
 
 
 @pytest.mark.parametrize(
@@ -157,11 +94,6 @@ def test_pooling_ranks_better_where_unknown_images_resemble_each_other():
 def test_settings_out_of_range_are_refused(labels, options):
     with pytest.raises(SettingError, match=f"expected {next(iter(options))}"):
         PooledEvidence(labels, **options)
-
-
-def test_it_needs_negatives():
-    with pytest.raises(LabelError, match="expected a label space with negatives for 'pooled'"):
-        PooledEvidence(space(3, 0))
 
 
 def test_a_session_that_has_judged_few_samples_is_pickled():
