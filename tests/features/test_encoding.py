@@ -14,19 +14,10 @@ from helpers.pictures import encoded
 from helpers.stand_ins import BROKEN, decode_by_pillow
 from helpers.tiny_models import ColourEncoder, TinyOffline, pictures, save_clip
 from unseen.encoders import load_encoder
-from unseen.encoders.gpu_jpeg import GpuDecoder
 from unseen.encoders.preprocess import CLIP
 from unseen.errors import EncoderError, SettingError
 from unseen.features import FeatureCache, encode_images, load_features, stream_images
-from unseen.features.encoding import (
-    NUMBERS,
-    BatchLauncher,
-    ImageReader,
-    Undecoded,
-    check_decoder,
-    encode_ahead,
-    make_launcher,
-)
+from unseen.features.encoding import NUMBERS, GpuReader, check_decoder, encode_ahead, is_plain_jpeg, make_reader
 from unseen.images import Entry, Skipped, find_images, read_images
 from unseen.images.sources import prefetch
 
@@ -65,11 +56,10 @@ def in_a_loop(photos, encoder):
     return [(batch, encoder.images(batch.images)) for batch in read_images(photos, size=5)]
 
 
-def decoding_launcher(encoder, decode=decode_by_pillow):
-    """A launcher that leaves plain files to a decoder."""
+def gpu_reader(encoder, decode=decode_by_pillow):
+    """A reader that leaves plain files to a decoder."""
     steps = encoder.byte_steps
-    reader = ImageReader(steps.cropped, leaves_plain=True)
-    return BatchLauncher(reader, encoder.byte_vectors, CPU, GpuDecoder(steps, CPU, decode))
+    return GpuReader(steps.cropped, encoder.byte_vectors, CPU, steps=steps, decode=decode)
 
 
 def skipped(rows):
@@ -89,7 +79,7 @@ def test_a_stream_has_the_vectors_of_a_plain_loop_and_small_pictures(encoder, ph
 
 
 def test_a_large_jpeg_is_read_at_a_scale_that_leaves_twice_the_pixels_of_the_tower(tmp_path):
-    reader = make_launcher(TinyOffline(device="cpu")).reader
+    reader = make_reader(TinyOffline(device="cpu"))
     for whole, smaller in (((4000, 3000), (1000, 750)), ((900, 1200), (450, 600)), ((894, 1200), (894, 1200))):
         data = encoded(Pillow.new("RGB", whole), "JPEG")
         image: Any = Entry.of_bytes("a.jpg", "", lambda data=data: data).read(reader.least)
@@ -107,9 +97,8 @@ def test_vectors_of_a_photo_read_at_a_smaller_scale_hardly_move():
 
 
 def test_files_that_a_gpu_decodes_come_in_order_with_those_that_it_does_not(encoder, photos):
-    kinds = [type(row) for row in map(ImageReader(encoder.prepare, leaves_plain=True).read, find_images(photos))]
-    assert kinds.count(Undecoded) == 5
-    found = list(encode_ahead(find_images(photos), decoding_launcher(encoder), size=5))
+    assert sum(is_plain_jpeg(entry.data()) for entry in find_images(photos)) == 5
+    found = list(encode_ahead(find_images(photos), gpu_reader(encoder), size=5))
     for one, (batch, z) in zip(found, in_a_loop(photos, encoder), strict=True):
         assert skipped(one.rows) == list(batch.skipped)
         assert [row.path for row in one.rows] == [row.path for row in batch.rows]
@@ -121,8 +110,8 @@ def test_a_file_that_the_decoder_refuses_is_decoded_by_pillow_and_fails_no_other
         broken = torch.tensor(list(BROKEN), dtype=torch.uint8)
         return decode_by_pillow([broken if len(file) % 3 == 0 else file for file in files], device)
 
-    (expected,) = encode_ahead(find_images(photos), make_launcher(encoder), size=12)
-    (found,) = encode_ahead(find_images(photos), decoding_launcher(encoder, refuse_some), size=12)
+    (expected,) = encode_ahead(find_images(photos), make_reader(encoder), size=12)
+    (found,) = encode_ahead(find_images(photos), gpu_reader(encoder, refuse_some), size=12)
     assert [row.path for row in found.rows] == [row.path for row in expected.rows]
     assert torch.cosine_similarity(found.z, expected.z).min() > 0.99
 
@@ -133,7 +122,7 @@ def test_a_file_that_neither_decodes_is_skipped_with_pillows_reason(encoder, pho
 
     torn = (photos / "00.jpg").read_bytes()
     (photos / "00.jpg").write_bytes(torn[: len(torn) * 2 // 3] + b"\xff\xd9")
-    (found,) = encode_ahead(find_images(photos), decoding_launcher(encoder, refuse), size=64)
+    (found,) = encode_ahead(find_images(photos), gpu_reader(encoder, refuse), size=64)
     assert skipped(found.rows) == [row for batch in read_images(photos) for row in batch.skipped]
 
 

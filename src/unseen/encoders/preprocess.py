@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from unseen.errors import EncoderError
 from unseen.images import Image
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
 
 LONGEST = 16  # times the shorter side: of a longer picture the middle is taken before anything is resized
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's own numbers
-
-
-class ResizedAxis(NamedTuple):
-    """What happens to one axis of a picture: a margin is cut, the rest resized and cropped."""
-
-    margin: int
-    size: int  # without the margins
-    resized: int
-    first: int  # pixel of the crop, of those resized
 
 
 @dataclass(frozen=True)
@@ -71,15 +63,13 @@ class Preprocess:
         left, top = self._first(resized.width), self._first(resized.height)
         return np.asarray(resized.crop((left, top, left + self.crop, top + self.crop)))
 
-    def axes(self, width: int, height: int) -> tuple[ResizedAxis, ResizedAxis]:
-        """What `pixels` does to the width and to the height of a picture."""
-        margins = narrow_margins(width, height)
-        sizes = width - 2 * margins[0], height - 2 * margins[1]
-        across, down = (
-            ResizedAxis(margin, size, resized, self._first(resized))
-            for margin, size, resized in zip(margins, sizes, self._size(*sizes), strict=True)
-        )
-        return across, down
+    def resized(self, picture: UInt8[Tensor, "3 h w"]) -> UInt8[Tensor, "crop crop 3"]:
+        """What `pixels` makes of a picture that is not narrow, but for rounding, where it lies."""
+        width, height = self._size(picture.shape[2], picture.shape[1])
+        whole = interpolate(picture[None].float(), (height, width), mode=self.resample, antialias=True)[0]
+        left, top = self._first(width), self._first(height)
+        part = whole[:, top : top + self.crop, left : left + self.crop]
+        return part.round().clamp_(0, 255).byte().permute(1, 2, 0)
 
     def _first(self, resized: int) -> int:
         return (resized - self.crop) // 2

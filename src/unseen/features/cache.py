@@ -22,7 +22,7 @@ from unseen.features.encoding import (
     DECODERS,
     check_decoder,
     encode_ahead,
-    make_launcher,
+    make_reader,
     split_encoder,
 )
 from unseen.features.shards import claim_folder, read_shards, write_shard
@@ -128,8 +128,8 @@ def stream_images(
 def _stream_ahead(
     entries: Iterable[Entry], encoder: SplitEncoder, cache: FeatureCache | None, size: int
 ) -> Iterator[tuple[Batch, Float[Tensor, "n d"]]]:
-    launcher = make_launcher(encoder, is_held=cache.loaded().holds if cache else None, keeps_pictures=True)
-    for done in encode_ahead(entries, launcher, size=size, chunk=1):
+    reader = make_reader(encoder, is_held=cache.loaded().holds if cache else None, keeps_pictures=True)
+    for done in encode_ahead(entries, reader, size=size, chunk=1):
         batch = Batch(tuple(row for row in done.rows if not isinstance(row, Entry)))
         if not batch:
             yield batch, torch.empty(0, encoder.dim)
@@ -150,7 +150,7 @@ def encode_images(
     check_decoder(encoder, decoder)
     new = (entry for entry in entries if not cache.has(entry))
     if (split := split_encoder(encoder)) is not None:
-        for done in encode_ahead(new, make_launcher(split, decoder), size=size):
+        for done in encode_ahead(new, make_reader(split, decoder), size=size):
             cache.add(done.new, done.z)
             yield EncodedEntries(done.rows)
         return
