@@ -31,19 +31,11 @@ def encode(
     as_json: options.AsJson = False,
     device: options.Device = None,
     batch: Annotated[int, typer.Option(min=1, help="Images per step.", **options.MORE)] = 64,
-    decode: Annotated[
-        str,
-        typer.Option(
-            help="pillow, or gpu: plain JPEG files on the GPU, much faster; vectors differ a little.", **options.MORE
-        ),
-    ] = "pillow",
     ray: options.Ray = None,
     shard: Annotated[
         int | None, typer.Option(min=1, help="With --ray: images per feature file (default: 256).", **options.MORE)
     ] = None,
-    actors: Annotated[
-        int | None, typer.Option(min=1, help="With --ray: models (default: per GPU or core).", **options.MORE)
-    ] = None,
+    actors: Annotated[int | None, typer.Option(min=1, help="With --ray: models at once.", **options.MORE)] = None,
 ) -> None:
     """Encode images to features on disk, so that scoring them takes seconds.
 
@@ -53,7 +45,7 @@ def encode(
     `unseen encode s3://bucket/photos --ray auto -o s3://bucket/features` does the same on a Ray cluster.
     """
     if ray:
-        _check_ray(ray, decode)
+        _check_ray(ray)
         from unseen.scale import cluster
         from unseen.scale import encode as scaled
 
@@ -65,28 +57,24 @@ def encode(
 
     from unseen import encoders
     from unseen.features import FeatureCache, encode_images
-    from unseen.features.encoding import check_decoder
     from unseen.images import find_images
 
     entries = find_images(sources)
     model = encoders.load_encoder(encoder, device=device)
-    check_decoder(model, decode)
     cache = FeatureCache(folder, model)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
     total = len(entries) - already if isinstance(entries, Sized) else None
-    batches = encode_images(entries, model, cache, size=batch, decoder=decode)
+    batches = encode_images(entries, model, cache, size=batch)
     raise EncodeRun(as_json, already).finish(batches, total, model.name, folder)
 
 
-def _check_ray(ray: str, decode: str) -> None:
+def _check_ray(ray: str) -> None:
     """Refuse what a cluster cannot do."""
     if ray.startswith("ray://"):
         raise SettingError(
             f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
             "start the command on a node of the cluster"
         )
-    if decode != "pillow":
-        raise SettingError("expected no --decode with --ray, whose workers decode on CPUs; leave it out")
 
 
 @dataclass

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from unseen.errors import EncoderError
 from unseen.images import Image
@@ -63,14 +62,6 @@ class Preprocess:
         left, top = self._first(resized.width), self._first(resized.height)
         return np.asarray(resized.crop((left, top, left + self.crop, top + self.crop)))
 
-    def resized(self, picture: UInt8[Tensor, "3 h w"]) -> UInt8[Tensor, "crop crop 3"]:
-        """What `pixels` makes of a picture that is not narrow, but for rounding, where it lies."""
-        width, height = self._size(picture.shape[2], picture.shape[1])
-        whole = interpolate(picture[None].float(), (height, width), mode=self.resample, antialias=True)[0]
-        left, top = self._first(width), self._first(height)
-        part = whole[:, top : top + self.crop, left : left + self.crop]
-        return part.round().clamp_(0, 255).byte().permute(1, 2, 0)
-
     def _first(self, resized: int) -> int:
         return (resized - self.crop) // 2
 
@@ -119,14 +110,8 @@ def _per_channel(values: tuple[float, float, float], device: torch.device) -> Fl
 def crop_narrow(picture: Picture) -> Picture:
     """A picture, or the middle of one so narrow that resizing its shorter side would make it huge."""
     width, height = picture.size
-    left, top = narrow_margins(width, height)
+    left, top = (max(0, side - LONGEST * min(width, height)) // 2 for side in (width, height))
     return picture.crop((left, top, width - left, height - top)) if left or top else picture
-
-
-def narrow_margins(width: int, height: int) -> tuple[int, int]:
-    """What `crop_narrow` cuts off on the left and at the top, and once more on the right or at the bottom."""
-    most = LONGEST * min(width, height)
-    return max(0, width - most) // 2, max(0, height - most) // 2
 
 
 CLIP = Preprocess(

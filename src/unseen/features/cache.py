@@ -18,13 +18,7 @@ from torch import Tensor
 
 from unseen.encoders import Encoder
 from unseen.encoders.base import SplitEncoder
-from unseen.features.encoding import (
-    DECODERS,
-    check_decoder,
-    encode_ahead,
-    make_reader,
-    split_encoder,
-)
+from unseen.features.encoding import encode_ahead, make_reader, split_encoder
 from unseen.features.shards import claim_folder, read_shards, write_shard
 from unseen.images import Batch, Entry, Image, Skipped, read_entries
 from unseen.storage.remote import Location, location
@@ -141,16 +135,12 @@ def _stream_ahead(
 
 
 def encode_images(
-    entries: Iterable[Entry], encoder: Encoder, cache: FeatureCache, *, size: int = 64, decoder: str = DECODERS[0]
+    entries: Iterable[Entry], encoder: Encoder, cache: FeatureCache, *, size: int = 64
 ) -> Iterator[EncodedEntries]:
-    """Encode what is not in the cache yet, and yield each batch once it is on disk.
-
-    With the decoder "gpu" plain JPEG files are decoded on the GPU of the encoder, which moves vectors a little.
-    """
-    check_decoder(encoder, decoder)
+    """Encode what is not in the cache yet, and yield each batch once it is on disk."""
     new = (entry for entry in entries if not cache.has(entry))
     if (split := split_encoder(encoder)) is not None:
-        for done in encode_ahead(new, make_reader(split, decoder), size=size):
+        for done in encode_ahead(new, make_reader(split), size=size):
             cache.add(done.new, done.z)
             yield EncodedEntries(done.rows)
         return

@@ -39,7 +39,8 @@ class EncodeNumbers:
     retry_waits: tuple[float, float] = (0.5, 2.0)  # seconds before a write is tried again
     max_retries: int = 3  # of a shard whose worker or node died: more deaths than that are no accident
     max_failed_shards: int = 3  # for good, before the run stops: one is an accident, four are a pattern
-    per_gpu: int = 4  # models that share a GPU: the threads of one process cannot decode as fast as it encodes
+    per_gpu: int = 8  # models that share a GPU: one process cannot decode as fast as a GPU encodes
+    threads: int = 2  # that decode in each process
     ahead: int = 2  # shards sent out for each model, so that none waits for the driver
 
 
@@ -175,7 +176,7 @@ def encode_shard(work: tuple[EncodeJob, Location, str], shard: Shard) -> ShardRe
         raise DataError(f"{what}; put the same model on all of them")
     try:
         entries, places = [one.entry for one in shard.inputs], {one.entry.path: one.place for one in shard.inputs}
-        parts = list(encode_ahead(entries, make_reader(model), size=job.batch))
+        parts = list(encode_ahead(entries, make_reader(model), size=job.batch, workers=NUMBERS.threads))
         rows = [
             {"key": one.path, "identity": one.identity, "label": one.label, "index": places[one.path]}
             for part in parts
