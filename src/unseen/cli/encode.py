@@ -13,10 +13,10 @@ from unseen.cli import options, output
 from unseen.errors import SettingError
 
 if TYPE_CHECKING:
-    from unseen.features.cache import EncodedEntries
+    from unseen.features.encoding import Encoded
     from unseen.scale.encode import ShardResult
 
-    Batches = Iterator[EncodedEntries] | Iterator[ShardResult]
+    Batches = Iterator[Encoded] | Iterator[ShardResult]
 
 
 def encode(

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from unseen.encoders import Encoder
-from unseen.encoders.base import SplitEncoder
 from unseen.images import Entry, Image, Skipped
 from unseen.images.decode import reduced
 from unseen.images.sources import in_lists, prefetch, usable_cores
@@ -36,10 +35,10 @@ NUMBERS = AheadNumbers()
 
 
 class Prepared(NamedTuple):
-    """An image with pixels for the encoder; without them where its vector is known. Its picture may be gone."""
+    """An image and what the encoder takes of it, None where its vector is known; its picture may be gone."""
 
     image: Image | Entry
-    pixels: Tensor | None
+    pixels: Any
 
 
 class Encoded(NamedTuple):
@@ -49,14 +48,23 @@ class Encoded(NamedTuple):
     new: tuple[Image | Entry, ...]
     z: Float[Tensor, "n d"]
 
+    @property
+    def encoded(self) -> int:
+        """How many were encoded."""
+        return len(self.new)
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Those that could not be read."""
+        return tuple(row for row in self.rows if isinstance(row, Skipped))
+
 
 @dataclass(frozen=True)
 class ImageReader:
     """What threads do with images: read, decode, resize; of one whose vector `is_held` no pixels are made."""
 
-    prepare: Callable[[Sequence[Image]], Tensor]
-    vectors: Callable[[Tensor], Tensor]  # of pixels: the encoder
-    device: torch.device
+    prepare: Callable[[Image], Any]
+    vectors: Callable[[list[Any]], Tensor]  # of what `prepare` made
     least: int = 0  # pixels of the shorter side that a reduced picture must have, 0 for whole pictures
     is_held: Callable[[Image], bool] | None = None
     keeps_pictures: bool = False  # small ones
@@ -70,7 +78,7 @@ class ImageReader:
         image = entry.read(self.least)
         if isinstance(image, Skipped):
             return image
-        pixels = None if self.is_held and self.is_held(image) else self.prepare([image])[0]
+        pixels = None if self.is_held and self.is_held(image) else self.prepare(image)
         if not self.keeps_pictures:
             return Prepared(entry, pixels)
         return Prepared(replace(image, pixels=reduced(image.pixels, NUMBERS.kept)), pixels)
@@ -78,33 +86,28 @@ class ImageReader:
     def encode(self, rows: Sequence[Prepared | Skipped]) -> Encoded:
         """A batch with the vectors of its pixels."""
         images = tuple(row if isinstance(row, Skipped) else row.image for row in rows)
-        new = [(row.image, row.pixels) for row in rows if isinstance(row, Prepared) and row.pixels is not None]
+        new = [row for row in rows if isinstance(row, Prepared) and row.pixels is not None]
         if not new:
             return Encoded(images, (), torch.empty(0))
-        encoded, pixels = zip(*new, strict=True)
         with torch.inference_mode():
-            z = self.vectors(torch.stack(pixels).to(self.device)).cpu()
-        return Encoded(images, encoded, z.clone())  # out of inference mode
-
-
-def split_encoder(encoder: Encoder) -> SplitEncoder | None:
-    """An encoder whose pixels can be made ahead of their vectors, None for one that only takes images."""
-    is_split = hasattr(encoder, "prepare") and hasattr(encoder, "vectors")
-    return cast(SplitEncoder, encoder) if is_split else None
-
-
-def device_of(encoder: Encoder) -> torch.device:
-    """Where an encoder wants its pixels."""
-    device = getattr(encoder, "device", None)
-    return device if isinstance(device, torch.device) else torch.device("cpu")
+            z = self.vectors([row.pixels for row in new]).cpu()
+        return Encoded(images, tuple(row.image for row in new), z.clone())  # out of inference mode
 
 
 def make_reader(
-    encoder: SplitEncoder, *, is_held: Callable[[Image], bool] | None = None, keeps_pictures: bool = False
+    encoder: Encoder, *, is_held: Callable[[Image], bool] | None = None, keeps_pictures: bool = False
 ) -> ImageReader:
-    """What reads images for an encoder and runs it."""
-    least = NUMBERS.spare * getattr(encoder, "side", 0)
-    return ImageReader(encoder.prepare, encoder.vectors, device_of(encoder), least, is_held, keeps_pictures)
+    """What reads images for an encoder and runs it; one that only takes images gets them whole."""
+    if not (hasattr(encoder, "prepare") and hasattr(encoder, "vectors")):
+        return ImageReader(lambda image: image, encoder.images, 0, is_held, keeps_pictures)
+    prepare, device = encoder.prepare, getattr(encoder, "device", None)
+    return ImageReader(
+        lambda image: prepare([image])[0],
+        lambda pixels: encoder.vectors(torch.stack(pixels).to(device)),
+        NUMBERS.spare * getattr(encoder, "side", 0),
+        is_held,
+        keeps_pictures,
+    )
 
 
 def encode_ahead(
