@@ -24,7 +24,7 @@ from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import Session
 from unseen.encoders import load_encoder
-from unseen.errors import DataError, EncoderError, SettingError, StoreError
+from unseen.errors import DataError, SettingError, StoreError
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.features.shards import claim_folder, read_shards
 from unseen.images import find_images
@@ -114,15 +114,6 @@ def test_verdicts_are_written_by_stream_and_day_and_again_without_doubling(endpo
     assert sorted(found) == [f"stream={stream}/day=2026-11-{day}" for stream in "ab" for day in (17, 18)]
     with found["stream=a/day=2026-11-17"].open("rb") as source:
         assert pyarrow.parquet.read_table(source).column("key").to_pylist() == ["0.jpg", "2.jpg"]
-
-
-def test_of_two_writers_with_different_encoders_none_goes_on_unnoticed(endpoint):
-    folder = location(s3.uri(endpoint, "claimed"))
-    claim_folder(folder, "one", "a" * 64)
-    claim_folder(folder, "one", "a" * 64)  # a second writer with the same encoder
-    (folder / "manifest.json").unlink()  # as it is for a writer that looked before the other wrote
-    with pytest.raises(EncoderError, match="claim by another"):
-        claim_folder(folder, "two", "b" * 64)
 
 
 def test_two_writers_that_begin_at_once_leave_every_image_to_be_read_once(endpoint, model, sources):
