@@ -96,7 +96,8 @@ def task_results(ray: Any, submit: Callable[[T], Any], items: Iterable[T], *, mo
     waiting, running = deque(items), dict[Any, T]()
     while waiting or running:
         while waiting and len(running) < most:
-            running[submit(waiting[0])] = waiting.popleft()
+            item = waiting.popleft()
+            running[submit(item)] = item
         done = ray.wait([*running])[0][0]
         item = running.pop(done)
         try:
