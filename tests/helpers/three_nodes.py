@@ -88,13 +88,13 @@ def encode(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
 
 
 def encode_by_gpus(ray: Any, nodes: ThreeNodes, folder: Path, scale: int) -> Row:
-    """Encode with a model on each of two GPUs, which the nodes only say they have."""
+    """Encode with models that share two GPUs, which the nodes only say they have."""
     model, images = save_clip(folder / "model"), save_pictures(folder / "images", 48 * scale)
     job = scaled_encode.EncodeJob(str(model), None, 4)
     plan = scaled_encode.plan(ray, [str(images)], folder / "ray", job, size=4)
     for _ in scaled_encode.run(ray, plan, job):
         nodes.kill()
-    return compared("encode, a GPU each", model, images, folder)
+    return compared("encode by GPUs", model, images, folder)
 
 
 def compared(verb: str, model: Path, images: Path, folder: Path) -> Row:
