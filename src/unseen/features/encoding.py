@@ -68,6 +68,7 @@ class ImageReader:
     least: int = 0  # pixels of the shorter side that a reduced picture must have, 0 for whole pictures
     is_held: Callable[[Image], bool] | None = None
     keeps_pictures: bool = False  # small ones
+    runs_ahead: bool = True  # in a thread; an encoder of the user's own may not bear that
 
     def read_all(self, entries: Sequence[Entry]) -> list[Prepared | Skipped]:
         """Some images in order, or the reasons why there are none."""
@@ -99,7 +100,7 @@ def make_reader(
 ) -> ImageReader:
     """What reads images for an encoder and runs it; one that only takes images gets them whole."""
     if not (hasattr(encoder, "prepare") and hasattr(encoder, "vectors")):
-        return ImageReader(lambda image: image, encoder.images, 0, is_held, keeps_pictures)
+        return ImageReader(lambda image: image, encoder.images, 0, is_held, keeps_pictures, runs_ahead=False)
     prepare, device = encoder.prepare, getattr(encoder, "device", None)
     return ImageReader(
         lambda image: prepare([image])[0],
@@ -122,4 +123,7 @@ def encode_ahead(
     workers, chunks = workers or usable_cores(), in_lists(entries, chunk)
     with closing(prefetch(reader.read_all, chunks, workers=workers, most=2 * workers, name="read")) as read:
         batches = in_lists((row for rows in read for row in rows), size)
-        yield from prefetch(reader.encode, batches, workers=1, most=NUMBERS.batches, name="encode")
+        if reader.runs_ahead:
+            yield from prefetch(reader.encode, batches, workers=1, most=NUMBERS.batches, name="encode")
+        else:
+            yield from map(reader.encode, batches)
