@@ -9,7 +9,7 @@ from PIL import Image as Pillow
 
 from unseen.encoders import catalogue, load_encoder
 from unseen.encoders.offline import image_tower, text
-from unseen.encoders.runtimes import onnx_tower
+from unseen.encoders.runtimes import onnx_session, onnx_tower
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features import load_features
 from unseen.images import Image, find_images, read_entries
@@ -87,7 +87,7 @@ def test_dequantised_weights_have_the_layout_of_torch(tmp_path):
 def test_the_graph_in_floats_multiplies_by_the_dequantised_weights(tmp_path):
     graph = image_tower.float_graph(_save_graph(tmp_path / "m.onnx", zero_point=0))
     pixels = torch.tensor([[0.1, 200.0, -3.0]])  # which bytes with one scale would round off
-    assert onnx_tower(graph)(pixels).tolist() == [pytest.approx([391.1, 10176.0])]
+    assert onnx_tower(onnx_session(graph))(pixels).tolist() == [pytest.approx([391.1, 10176.0])]
     assert {node.op_type for node in onnx.load_from_string(graph).graph.node} == {"DequantizeLinear", "MatMul"}
 
 
