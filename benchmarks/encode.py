@@ -28,7 +28,7 @@ from unseen import Session, demo
 from unseen.encoders import load_encoder
 from unseen.encoders.preprocess import CLIP
 from unseen.encoders.runtimes import installed_runtimes
-from unseen.features.encoding import encode_ahead, make_launcher
+from unseen.features.encoding import encode_ahead, make_reader
 from unseen.images import Entry, find_images, read_entries
 from unseen_bench.run import Row, command
 from unseen_bench.run.command import Arguments, alternating_seconds
@@ -85,7 +85,7 @@ def in_turn(entries: list[Entry], encoder: Any) -> Tensor:
 def judged(entries: list[Entry], encoder: Any) -> Tensor:
     """Encode and judge as `detect` does."""
     session = Session(demo.load().space)
-    found = [batch.z for batch in encode_ahead(entries, make_launcher(encoder), size=BATCH)]
+    found = [batch.z for batch in encode_ahead(entries, make_reader(encoder), size=BATCH)]
     for z in found:
         session.observe(z)
     return torch.cat(found)

@@ -6,21 +6,22 @@
     python benchmarks/gpu.py --json                           # one JSON object per line
 
 Times are medians after a warm-up, in one run, against ceilings measured in that run. Nothing is measured while the
-tests on the GPU fail; --untested skips them. The tower is the offline one with random weights; files are decoded by
-Pillow, and on the GPU where torchvision can. `running` leaves out what came before the first shard: starting processes,
-importing torch, loading models.
+tests on the GPU fail; --untested skips them. The tower is the offline one with random weights. `running`
+leaves out what came before the first shard: starting processes, importing torch, loading models.
 """
 
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,9 +33,8 @@ from unseen import LabelSpace
 from unseen.detectors import Online
 from unseen.encoders.offline.encoder import OfflineEncoder
 from unseen.encoders.offline.image_tower import SIZES
-from unseen.errors import EncoderError, MissingExtra
-from unseen.features.encoding import DECODERS, encode_ahead, make_launcher
-from unseen.images import Entry, find_images
+from unseen.features.encoding import encode_ahead, make_reader
+from unseen.images import find_images
 from unseen.images.sources import usable_cores
 from unseen.scale import cluster, encode
 from unseen_bench.run import Row, command
@@ -150,25 +150,37 @@ def tower(_: Arguments) -> Iterator[Row]:
 
 
 def files(arguments: Arguments) -> Iterator[Row]:
-    encoder = RandomOffline(device="cuda")
+    """Files to vectors in one process, and in those that share the GPU with `--ray local`."""
     for name, (size, quality) in PICTURES.items():
         with tempfile.TemporaryDirectory() as folder:
-            entries = list(find_images(write_files(Path(folder), size, quality, arguments.count)))
-            for decoder in DECODERS:
-                yield {"case": f"{name}, {decoder}", "cores": usable_cores(), **run(encoder, entries, decoder)}
+            photos = write_files(Path(folder), size, quality, arguments.count)
+            for processes, threads in ((1, usable_cores()), (encode.NUMBERS.per_gpu, encode.NUMBERS.threads)):
+                seconds = seconds_of_processes(photos, processes, threads)
+                yield {"case": name, "processes": processes, "threads": threads, "images/s": arguments.count / seconds}
 
 
-def run(encoder: RandomOffline, entries: Sequence[Entry], decoder: str) -> Row:
-    """The rate of a run over files after a short one."""
-    try:
-        launcher = make_launcher(encoder, decoder)
-    except (EncoderError, MissingExtra) as error:
-        return {"images/s": None, "why": str(error)}
-    count = len(entries) if decoder == "gpu" else min(len(entries), 2048)
-    list(encode_ahead(entries[: 2 * BATCH], launcher, size=BATCH))
+def seconds_of_processes(photos: str, processes: int, threads: int) -> float:
+    """How long the slowest of some processes takes for its share of the files, once all have begun."""
+    context = multiprocessing.get_context("spawn")
+    begun, took = context.Barrier(processes), context.Queue()
+    shares = [(photos, number, processes, threads, begun, took) for number in range(processes)]
+    workers = [context.Process(target=encode_share, args=share) for share in shares]
+    for worker in workers:
+        worker.start()
+    seconds: float = max(took.get() for _ in workers)
+    for worker in workers:
+        worker.join()
+    return seconds
+
+
+def encode_share(photos: str, number: int, processes: int, threads: int, begun: Any, took: Any) -> None:
+    reader, entries = make_reader(RandomOffline(device="cuda")), list(find_images(photos))[number::processes]
+    run = partial(encode_ahead, reader=reader, size=64, workers=threads)
+    list(run(entries[:256]))
+    begun.wait()
     started = time.perf_counter()
-    done = sum(len(one.new) for one in encode_ahead(entries[:count], launcher, size=BATCH))
-    return {"images/s": done / (time.perf_counter() - started), "images": done}
+    list(run(entries))
+    took.put(time.perf_counter() - started)
 
 
 def picture(size: tuple[int, int], seed: int) -> Pillow.Image:

@@ -19,7 +19,6 @@ from helpers.tiny_models import NamedColours
 from unseen import LabelSpace, Session, SessionSpec, detectors
 from unseen.cli import detect, encode, mine, output, serve
 from unseen.estimator import UnknownDetector
-from unseen.features.encoding import DECODERS
 from unseen.labels import negatives
 from unseen.serve.http.schema import StreamBody
 from unseen.serve.work import encoding
@@ -89,11 +88,9 @@ def test_options_that_several_doors_have_start_alike() -> None:
 def test_what_the_help_says_without_a_look_at_the_library_is_what_the_library_does() -> None:
     """A help that imported these would wait seconds for torch."""
     assert output.FIELDS == FIELDS
-    texts = {words: run(*words, "--help").stdout for words in (("mine",), ("detect",), ("encode",), ("bench", "learn"))}
+    texts = {words: run(*words, "--help").stdout for words in (("mine",), ("detect",), ("bench", "learn"))}
     words = {command: " ".join(text.replace("│", " ").split()) for command, text in texts.items()}
     assert re.search(rf"--relatives .*?\(default: {default(negatives.build, 'relatives'):,}\)", words[("mine",)])
     assert f"(default: {detectors.find(detectors.DEFAULT).name})" in words[("detect",)]
     assert all(name in words[("detect",)] for name in ("online", "mcm", "neglabel"))
-    assert all(name in words[("encode",)] for name in DECODERS)
     assert all(name in words[("bench", "learn")] for name in REGISTRY)
-    assert default(encode.encode, "decode") == DECODERS[0]

@@ -122,7 +122,7 @@ def test_names_resolve_to_a_backend_and_its_own_name():
 
 def test_open_clip_is_an_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
-    with pytest.raises(MissingExtra, match=r"pip install .*\[open-clip\]'"):
+    with pytest.raises(MissingExtra, match=r"\(extra unseen\[open-clip\]\) .* pip install 'open-clip-torch"):
         load_encoder("open_clip:RN50/openai")
 
 

@@ -102,5 +102,5 @@ def test_runtimes_that_cannot_be_are_refused(model, monkeypatch):
     with pytest.raises(EncoderError, match="expected the runtime torch on cuda, got openvino; leave `runtime` out"):
         runtimes.check_runtime("openvino", torch.device("cuda"))
     monkeypatch.setitem(__import__("sys").modules, "openvino", None)
-    with pytest.raises(MissingExtra, match=r"pip install .*\[fast\]'"):
+    with pytest.raises(MissingExtra, match=r"\(extra unseen\[fast\]\) .* pip install .*'openvino"):
         load_encoder(model, device="cpu", runtime="openvino")

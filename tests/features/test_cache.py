@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,8 +109,7 @@ def test_an_empty_cache_is_refused(tmp_path):
     [(("3", "-1"), [3, -1], ()), (("dog", "cat"), [1, 0], ("cat", "dog"))],
 )
 def test_labels_become_numbers(photos, tmp_path, labels, numbers, classes):
-    listed = [entry for entry, _ in zip(find_images(photos), labels, strict=False)]
-    named = [type(entry)(entry.path, entry.identity, entry.decode, label) for entry, label in zip(listed, labels)]  # noqa: B905
+    named = [replace(entry, label=label) for entry, label in zip(find_images(photos), labels, strict=False)]
     encoder = ColourEncoder()
     list(encode_images(named, encoder, FeatureCache(tmp_path / "f", encoder)))
     features = load_features(tmp_path / "f")

@@ -1,7 +1,4 @@
-"""Batches that are read ahead and launched: the vectors of a plain loop, in order, with what was skipped in its place.
-
-Pillow stands in for the decoder of a GPU.
-"""
+"""Batches that are read ahead: the vectors of a plain loop, in order, with what was skipped in its place."""
 
 import threading
 from typing import Any
@@ -11,26 +8,13 @@ import torch
 from PIL import Image as Pillow
 
 from helpers.pictures import encoded, turned
-from helpers.stand_ins import BROKEN, decode_by_pillow
-from helpers.tiny_models import ColourEncoder, TinyOffline, pictures, save_clip
+from helpers.tiny_models import TinyOffline, pictures, save_clip
 from unseen.encoders import load_encoder
-from unseen.encoders.gpu_jpeg import GpuDecoder
 from unseen.encoders.preprocess import CLIP
-from unseen.errors import EncoderError, SettingError
-from unseen.features import FeatureCache, encode_images, load_features, stream_images
-from unseen.features.encoding import (
-    NUMBERS,
-    BatchLauncher,
-    ImageReader,
-    Undecoded,
-    check_decoder,
-    encode_ahead,
-    make_launcher,
-)
-from unseen.images import Entry, Skipped, find_images, read_images
+from unseen.features import FeatureCache, stream_images
+from unseen.features.encoding import NUMBERS, make_reader
+from unseen.images import Entry, find_images, read_images
 from unseen.images.sources import prefetch
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -59,17 +43,6 @@ def in_a_loop(photos, encoder):
     return [(batch, encoder.images(batch.images)) for batch in read_images(photos, size=5)]
 
 
-def decoding_launcher(encoder, decode=decode_by_pillow):
-    """A launcher that leaves plain files to a decoder."""
-    steps = encoder.byte_steps
-    reader = ImageReader(steps.cropped, leaves_plain=True)
-    return BatchLauncher(reader, encoder.byte_vectors, CPU, GpuDecoder(steps, CPU, decode))
-
-
-def skipped(rows):
-    return [row for row in rows if isinstance(row, Skipped)]
-
-
 def test_a_stream_has_the_vectors_of_a_plain_loop_and_small_pictures(encoder, photos):
     pictures(1, size=(900, 700))[0].pixels.save(photos / "12.png")
     found = list(stream_images(find_images(photos), encoder, size=5))
@@ -83,7 +56,7 @@ def test_a_stream_has_the_vectors_of_a_plain_loop_and_small_pictures(encoder, ph
 
 
 def test_a_large_jpeg_is_read_at_a_scale_that_leaves_twice_the_pixels_of_the_tower(tmp_path):
-    reader = make_launcher(TinyOffline(device="cpu")).reader
+    reader = make_reader(TinyOffline(device="cpu"))
     for whole, smaller in (((4000, 3000), (1000, 750)), ((900, 1200), (450, 600)), ((894, 1200), (894, 1200))):
         data = encoded(Pillow.new("RGB", whole), "JPEG")
         image: Any = Entry("a.jpg", "", data=lambda data=data: data).read(reader.least)
@@ -98,37 +71,6 @@ def test_vectors_of_a_photo_read_at_a_smaller_scale_hardly_move():
     entry = Entry("a.jpg", "", data=lambda: data)
     full, reduced = (CLIP.cropped([entry.read(least)]) for least in (0, 2 * CLIP.resize))  # type: ignore[list-item]
     assert (full.int() - reduced.int()).abs().float().mean() < 2  # of 255
-
-
-def test_files_that_a_gpu_decodes_come_in_order_with_those_that_it_does_not(encoder, photos):
-    kinds = [type(row) for row in map(ImageReader(encoder.prepare, leaves_plain=True).read, find_images(photos))]
-    assert kinds.count(Undecoded) == 5
-    found = list(encode_ahead(find_images(photos), decoding_launcher(encoder), size=5))
-    for one, (batch, z) in zip(found, in_a_loop(photos, encoder), strict=True):
-        assert skipped(one.rows) == list(batch.skipped)
-        assert [row.path for row in one.rows] == [row.path for row in batch.rows]
-        assert torch.cosine_similarity(one.z, z).min() > 0.99  # noise, resized with other rounding
-
-
-def test_a_file_that_the_decoder_refuses_is_decoded_by_pillow_and_fails_no_other(encoder, photos):
-    def refuse_some(files, device):
-        broken = torch.tensor(list(BROKEN), dtype=torch.uint8)
-        return decode_by_pillow([broken if len(file) % 3 == 0 else file for file in files], device)
-
-    (expected,) = encode_ahead(find_images(photos), make_launcher(encoder), size=12)
-    (found,) = encode_ahead(find_images(photos), decoding_launcher(encoder, refuse_some), size=12)
-    assert [row.path for row in found.rows] == [row.path for row in expected.rows]
-    assert torch.cosine_similarity(found.z, expected.z).min() > 0.99
-
-
-def test_a_file_that_neither_decodes_is_skipped_with_pillows_reason(encoder, photos):
-    def refuse(files, device):
-        raise RuntimeError("Failed to decode batch")
-
-    torn = (photos / "00.jpg").read_bytes()
-    (photos / "00.jpg").write_bytes(torn[: len(torn) * 2 // 3] + b"\xff\xd9")
-    (found,) = encode_ahead(find_images(photos), decoding_launcher(encoder, refuse), size=64)
-    assert skipped(found.rows) == [row for batch in read_images(photos) for row in batch.skipped]
 
 
 def test_an_error_in_a_thread_reaches_the_caller_and_ends_the_threads():
@@ -156,14 +98,6 @@ def test_vectors_of_a_cache_are_not_computed_again(encoder, photos, tmp_path, mo
     assert torch.equal(z[[0, 1, 2, *range(4, 11)]], torch.cat([z for _, z in first]))
 
 
-def test_decoding_on_a_gpu_needs_one(encoder, tmp_path):
-    for other in (encoder, ColourEncoder()):
-        with pytest.raises(EncoderError, match=r"expected an encoder on a GPU, .* on cpu; leave --decode out"):
-            check_decoder(other, "gpu")
-    with pytest.raises(SettingError, match="expected a way of decoding out of pillow, gpu, got 'cpu'"):
-        next(encode_images([], encoder, FeatureCache(tmp_path / "f", encoder), decoder="cpu"))
-
-
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 
@@ -179,18 +113,3 @@ def test_a_gpu_that_is_read_ahead_for_has_the_vectors_of_one_that_waits(photos):
     for batch, z in batches:
         assert len(batch.skipped) == 2
         assert torch.equal(z, batches[0][1])
-
-
-@pytest.mark.gpu
-@gpu
-def test_files_decoded_on_a_gpu_have_nearly_the_same_vectors(photos, tmp_path):
-    pytest.importorskip("torchvision")
-    encoder: Any = TinyOffline(device="cuda")
-    features = {}
-    for decoder in ("pillow", "gpu"):
-        cache = FeatureCache(tmp_path / decoder, encoder)
-        (done,) = encode_images(find_images(photos), encoder, cache, decoder=decoder)
-        features[decoder] = load_features(tmp_path / decoder)
-        assert len(done.skipped) == 2
-    assert features["gpu"].keys == features["pillow"].keys
-    assert float((features["gpu"].z * features["pillow"].z).sum(1).min()) > 0.9

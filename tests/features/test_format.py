@@ -57,7 +57,7 @@ def test_labels_and_metadata_are_optional(written):
         ({"features": torch.tensor([[1.0, 0.0], [float("nan"), 0.0]])}, {}, "NaN or infinity in row 1"),
         ({"features": torch.eye(2), "labels": torch.zeros(3, dtype=torch.int64)}, {}, r"one integer label.*\[3\]"),
         ({"features": torch.eye(2), "labels": torch.zeros(2)}, {}, "one integer label per row.*float32"),
-        ({"z": torch.ones(2, 2)}, {"names": '["one"]'}, "expected 2 names"),
+        ({"z": torch.ones(2, 2)}, {"names": '["one"]'}, "expected 2 keys"),
         *(({"z": torch.eye(2)}, {"classes": bad}, "JSON list of strings") for bad in ("[1, 2]", '"ab"', "[", "{}")),
     ],
 )

@@ -79,13 +79,13 @@ class ThreeNodes:
 
 
 def encode(ray: Any, nodes: ThreeNodes, folder: Path, scale: int, *, gpus: bool = False) -> Row:
-    """Encode with three models on CPUs, or with a model on each of two GPUs, which the nodes only say they have."""
+    """Encode with three models on CPUs, or with models that share two GPUs, which the nodes only say they have."""
     model, images = save_clip(folder / "model"), save_pictures(folder / "images", 48 * scale)
     job = scaled_encode.EncodeJob(str(model), None if gpus else "cpu", 4, actors=None if gpus else 3)
     plan = scaled_encode.plan(ray, [str(images)], folder / "ray", job, size=4)
     for _ in scaled_encode.run(ray, plan, job):
         nodes.kill()
-    return compared("encode, a GPU each" if gpus else "encode", model, images, folder)
+    return compared("encode by GPUs" if gpus else "encode", model, images, folder)
 
 
 def compared(verb: str, model: Path, images: Path, folder: Path) -> Row:

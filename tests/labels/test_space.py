@@ -89,12 +89,3 @@ def test_a_label_space_of_version_0_1_is_read():
     labels = LabelSpace.load(VERSION_0_1 / "space.safetensors")
     assert (len(labels.names), len(labels.negatives), labels.dim) == (6, 30, 16)
     assert labels.fingerprint == "103479868c9a2e56c7f7e5b3dbbdca8876a76126c8456b9e60a134b6537cb932"
-
-
-def test_separation_is_the_mean_z_score_of_a_name_among_the_negatives():
-    generator = torch.Generator().manual_seed(0)
-    known, negative = (torch.nn.functional.normalize(torch.randn(n, 8, generator=generator), dim=1) for n in (2, 3))
-    labels = LabelSpace(("a", "b"), ("c", "d", "e"), known, negative)
-    cosine = labels.id_anchors @ labels.ood_anchors.T
-    expected = ((1 - cosine.mean(1)) / cosine.std(1, correction=0)).mean()
-    assert labels.separation == pytest.approx(float(expected), rel=1e-4)

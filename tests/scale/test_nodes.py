@@ -25,7 +25,7 @@ def rows() -> dict[str, dict[str, Any]]:
     return {row["verb"]: row for row in map(json.loads, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("verb", ["encode", "score --by", "encode, half a GPU each"])
+@pytest.mark.parametrize("verb", ["encode", "score --by", "encode by GPUs"])
 def test_a_node_that_dies_in_the_middle_loses_and_doubles_nothing(rows: dict[str, dict[str, Any]], verb: str) -> None:
     row = rows[verb]
     assert row["killed"] == 1

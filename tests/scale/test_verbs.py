@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +29,6 @@ from unseen.features import FeatureCache, encode_images, load_features
 from unseen.features.shards import read_shards
 from unseen.images import find_images
 from unseen.scale import encode as scaled_encode
-from unseen.scale import pool
 from unseen.scale import score as scaled_score
 
 # Ray warns of its own use of what it deprecates, and leaves sockets to the collector
@@ -92,6 +95,23 @@ def _kill_one(title: str) -> int:
     return 0
 
 
+@contextmanager
+def _struck(title: str) -> Iterator[list[int]]:
+    """Kill the first worker that runs `title` while the block works; yields what holds its id in the end."""
+    stopped, victims = threading.Event(), list[int]()
+
+    def strike():
+        while not stopped.is_set() and not any(victims):
+            victims.append(_kill_one(title))
+            time.sleep(0.001)
+
+    killer = threading.Thread(target=strike)
+    killer.start()
+    yield victims
+    stopped.set()
+    killer.join()
+
+
 def _descends(process: int) -> bool:
     """Tell whether a process was started by this one: another Ray on the machine is none of ours."""
     while process > 1:
@@ -114,11 +134,9 @@ def test_every_kind_of_source_is_encoded_although_a_worker_is_killed(ray, model,
     job = scaled_encode.EncodeJob(str(model), "cpu", BATCH, actors=2)
     plan = scaled_encode.plan(ray, sources, tmp_path, job, size=8)
     assert (plan.total, plan.already) == (4 * COUNT + 4, 0)
-    reports, victim = [], 0
-    for report in scaled_encode.run(ray, plan, job):
-        reports.append(report)
-        victim = victim or _kill_one("EncoderActor")
-    assert victim
+    with _struck("encode_shard") as victims:
+        reports = list(scaled_encode.run(ray, plan, job))
+    assert any(victims)
     assert len(reports) > 2
     assert sorted(report.name for report in reports) == [shard.name for shard in plan.shards]
     assert sum(report.encoded for report in reports) == 4 * COUNT
@@ -134,12 +152,12 @@ def _deadly(plan, number):
     """The plan with a picture that kills whoever decodes it, as one too large for the memory does."""
     shards = list(plan.shards)
     first, *rest = shards[number].inputs
-    poison = first._replace(entry=replace(first.entry, decode=partial(os._exit, 1)))
+    poison = first._replace(entry=replace(first.entry, data=partial(os._exit, 1)))
     shards[number] = replace(shards[number], inputs=(poison, *rest))
     return replace(plan, shards=tuple(shards))
 
 
-def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources, local, tmp_path, monkeypatch):
+def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources, local, tmp_path):
     expected, skipped = local
     store = f"local://{tmp_path}"  # a file system of fsspec's, where a cluster would use one of an object store
     where = [source if "list" in source else f"local://{source}" for source in sources]
@@ -147,7 +165,6 @@ def test_a_shard_that_fails_is_named_and_the_command_resumes(ray, model, sources
     plan = scaled_encode.plan(ray, where, store, job, size=40)
     blocked = tmp_path / plan.shards[1].name
     blocked.mkdir()  # no file can take the place of a folder
-    monkeypatch.setattr(pool, "MAX_ATTEMPTS", 2)
     with pytest.raises(DataError, match=r"got 2 undone \(80 images, .* the same command tries the rest again"):
         list(scaled_encode.run(ray, _deadly(plan, 2), job))
     blocked.rmdir()
@@ -172,6 +189,9 @@ def test_misuse_is_refused_before_work_begins(ray, model, sources, tmp_path):
     job = scaled_encode.EncodeJob(str(model), "cpu")
     with pytest.raises(SettingError, match="got a video"):
         scaled_encode.plan(ray, ["film.mp4"], tmp_path, job)
+    with pytest.raises(SettingError, match=r"expected a node with a GPU, of which every model gets one"):
+        scaled_encode.plan(ray, sources, tmp_path, job._replace(device="cuda"))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture(scope="module")

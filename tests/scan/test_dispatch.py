@@ -185,25 +185,20 @@ def fake_nvcc(folder: Path, *, fails: bool = False) -> Path:
     return script
 
 
-def test_compiled_kernels_go_to_the_first_writable_folder(monkeypatch, tmp_path):
+def test_compiled_kernels_are_kept_in_the_cache(monkeypatch, tmp_path):
     monkeypatch.setattr(build, "find_nvcc", lambda: str(fake_nvcc(tmp_path)))
-    closed, temporary = tmp_path / "closed", tmp_path / "temporary"
-    closed.write_text("a file in the place of a folder")  # what even root cannot write into
-    temporary.mkdir()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(closed))
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(temporary))
-    first, second = build.build(build.KERNELS, "scan.so", "sm_90"), build.build(build.KERNELS, "scan.so", "sm_90")
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "cache"))
+    first, second = build.build(build.KERNELS, "sm_90"), build.build(build.KERNELS, "sm_90")
     assert first == second
-    assert first.is_relative_to(temporary)
-    assert [path.name for path in first.parent.iterdir()] == ["scan.so"]
-    first.parent.chmod(0o777)
-    assert build.cache_folders() == [closed / "unseen"]
+    assert [*(tmp_path / "cache").iterdir()] == [first]
+    (tmp_path / "closed").write_text("a file in the place of a folder")  # what even root cannot write into
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path / "closed"))
     with pytest.raises(SettingError, match=r"expected a folder to keep the compiled scan in, got .*closed"):
-        build.build(build.KERNELS, "scan.so", "sm_90")
+        build.build(build.KERNELS, "sm_90")
 
 
 def test_compiler_errors_are_shown(monkeypatch, tmp_path):
     monkeypatch.setattr(build, "find_nvcc", lambda: str(fake_nvcc(tmp_path, fails=True)))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path))
     with pytest.raises(SettingError, match=r"got exit status 2(.|\n)*no such thing"):
-        build.build(build.KERNELS, "scan.so", "sm_90")
+        build.build(build.KERNELS, "sm_90")

@@ -23,9 +23,9 @@ from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
 from unseen import Session
 from unseen.encoders import load_encoder
-from unseen.errors import EncoderError, SettingError, StoreError
+from unseen.errors import SettingError, StoreError
 from unseen.features import FeatureCache, encode_images, load_features
-from unseen.features.shards import claim_folder, read_shards
+from unseen.features.shards import read_shards
 from unseen.images import find_images
 from unseen.keyed import write_partitions
 from unseen.storage.remote import check_bucket, location
@@ -108,15 +108,6 @@ def test_verdicts_are_written_by_stream_and_day_and_again_without_doubling(endpo
     assert sorted(found) == [f"stream={stream}/day=2026-11-{day}" for stream in "ab" for day in (17, 18)]
     with found["stream=a/day=2026-11-17"].open("rb") as source:
         assert pyarrow.parquet.read_table(source).column("key").to_pylist() == ["0.jpg", "2.jpg"]
-
-
-def test_of_two_writers_with_different_encoders_none_goes_on_unnoticed(endpoint):
-    folder = location(s3.uri(endpoint, "claimed"))
-    claim_folder(folder, "one", "a" * 64)
-    claim_folder(folder, "one", "a" * 64)  # a second writer with the same encoder
-    (folder / "manifest.json").unlink()  # as it is for a writer that looked before the other wrote
-    with pytest.raises(EncoderError, match="claim by another"):
-        claim_folder(folder, "two", "b" * 64)
 
 
 def test_a_store_that_is_not_there_and_one_that_refuses_are_told_apart(monkeypatch):

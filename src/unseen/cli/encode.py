@@ -13,10 +13,10 @@ from unseen.cli import options, output
 from unseen.errors import SettingError
 
 if TYPE_CHECKING:
-    from unseen.features.cache import EncodedEntries
+    from unseen.features.encoding import Encoded
     from unseen.scale.encode import ShardResult
 
-    Batches = Iterator[EncodedEntries] | Iterator[ShardResult]
+    Batches = Iterator[Encoded] | Iterator[ShardResult]
 
 BATCH = 64  # images per step
 
@@ -36,12 +36,6 @@ def encode(
         int | None,
         typer.Option(min=1, help="Images per step, with --ray per file (default: 64, with --ray 256).", **options.MORE),
     ] = None,
-    decode: Annotated[
-        str,
-        typer.Option(
-            help="pillow, or gpu: plain JPEG files on the GPU, much faster; vectors differ a little.", **options.MORE
-        ),
-    ] = "pillow",
     ray: options.Ray = None,
 ) -> None:
     """Encode images to features on disk, so that scoring them takes seconds.
@@ -52,7 +46,7 @@ def encode(
     `unseen encode s3://bucket/photos --ray auto -o s3://bucket/features` does the same on a Ray cluster.
     """
     if ray:
-        _check_ray(ray, decode)
+        _check_ray(ray)
         from unseen.scale import cluster
         from unseen.scale import encode as scaled
 
@@ -64,28 +58,24 @@ def encode(
 
     from unseen import encoders
     from unseen.features import FeatureCache, encode_images
-    from unseen.features.encoding import check_decoder
     from unseen.images import find_images
 
     entries = find_images(sources)
     model = encoders.load_encoder(encoder, device=device)
-    check_decoder(model, decode)
     cache = FeatureCache(folder, model)
     already = sum(map(cache.has, entries)) if cache.done and isinstance(entries, Sized) else 0  # looks at each file
     total = len(entries) - already if isinstance(entries, Sized) else None
-    batches = encode_images(entries, model, cache, size=batch or BATCH, decoder=decode)
+    batches = encode_images(entries, model, cache, size=batch or BATCH)
     raise encode_all(batches, EncodeCounts(already, total), model.name, folder, as_json=as_json)
 
 
-def _check_ray(ray: str, decode: str) -> None:
+def _check_ray(ray: str) -> None:
     """Refuse what a cluster cannot do."""
     if ray.startswith("ray://"):
         raise SettingError(
             f"expected --ray auto or HOST:PORT, got {ray}: actors and their results were not tried through a client; "
             "start the command on a node of the cluster"
         )
-    if decode != "pillow":
-        raise SettingError("expected no --decode with --ray, whose workers decode on CPUs; leave it out")
 
 
 @dataclass

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 
-from unseen.encoders.preprocess import Preprocess
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch
 from unseen.images.regions import Box
@@ -51,17 +50,6 @@ class SplitEncoder(Encoder, Protocol):
 
     def vectors(self, pixels: Tensor) -> Float[Tensor, "n d"]:
         """One unit vector per image whose pixels `prepare` made."""
-
-
-class ByteEncoder(SplitEncoder, Protocol):
-    """An encoder whose preprocessing is known as data, so that pixels may be made elsewhere than by `prepare`."""
-
-    @property
-    def byte_steps(self) -> Preprocess:
-        """What happens to a picture."""
-
-    def byte_vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
-        """One unit vector per image that was resized and cropped so."""
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack
 from urllib.parse import urlparse
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 
 from unseen.encoders.preprocess import Preprocess, crop_narrow
@@ -72,18 +72,14 @@ class HubEncoder(TorchEncoder):
     @property
     def side(self) -> int:
         try:
-            return self.byte_steps.resize
+            return self.steps.resize
         except EncoderError:  # other steps than a resize and a crop
             return 0
 
     @property
-    def byte_steps(self) -> Preprocess:
+    def steps(self) -> Preprocess:
         """The processor's steps; those that cannot be stated as data are refused."""
         return Preprocess.from_processor(self.processor)
-
-    def byte_vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
-        """One unit vector per image that was resized and cropped so."""
-        return self.vectors(self.byte_steps.standardised(pixels.to(self.device)))
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
         """One unit vector per patch (GL-MCM)."""
@@ -93,9 +89,9 @@ class HubEncoder(TorchEncoder):
     def windows(self, batch: Sequence[Image], boxes: Sequence[Box]) -> Float[Tensor, "n w d"]:
         """One unit vector per window of each image, in shares of width and height: the tower sees an image once."""
         self._check_patches()
-        squashed = replace(self.byte_steps, squash=True, resize=self.byte_steps.crop)
+        squashed = replace(self.steps, squash=True, resize=self.steps.crop)
         pixels = squashed.standardised(squashed.cropped(batch)).to(self.device, self.dtype)
-        side = self.byte_steps.crop // self.model.config.vision_config.patch_size
+        side = self.steps.crop // self.model.config.vision_config.patch_size
         return window_vectors(self.model, pixels, patches_inside(boxes, side)).cpu()
 
     def _check_patches(self) -> None:

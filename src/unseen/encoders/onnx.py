@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from jaxtyping import Float, UInt8
@@ -11,9 +11,9 @@ from torch.nn.functional import normalize
 
 from unseen.encoders.hub import HubEncoder
 from unseen.encoders.preprocess import Preprocess
-from unseen.encoders.runtimes import INPUT, export_tower
+from unseen.encoders.runtimes import export_tower, onnx_session, onnx_tower
 from unseen.encoders.torch_encoder import Where
-from unseen.errors import EncoderError, import_extra
+from unseen.errors import EncoderError, MissingExtra, import_extra
 from unseen.images import Image
 from unseen.images.inputs import ImageBatch, as_images
 from unseen.storage.files import replacing
@@ -25,22 +25,33 @@ class OnnxEncoder:
     """The images of a dual encoder; its texts stay with the model it was exported from."""
 
     def __init__(self, source: str, **where: Unpack[Where]) -> None:
-        dtype, runtime = where.get("dtype"), where.get("runtime")
+        dtype = where.get("dtype")
         if dtype not in (None, torch.float32):
             raise EncoderError(f"expected float32, the precision of the exported graph, got {dtype}; leave dtype out")
-        if runtime not in (None, "onnxruntime"):
-            raise EncoderError(f"expected the runtime onnxruntime for {source}, got {runtime}; leave `runtime` out")
-        self.session = _session(Path(source), torch.device(where.get("device") or "cpu"))
-        metadata = self.session.get_modelmeta().custom_metadata_map
+        if (
+            where.get("runtime") not in (None, "onnxruntime")
+            or torch.device(where.get("device") or "cpu").type != "cpu"
+        ):
+            raise EncoderError(f"expected the runtime onnxruntime on the CPU for {source}, got {where}; leave them out")
+        try:
+            session = onnx_session(Path(source))
+        except MissingExtra:
+            raise
+        except Exception as error:  # the runtime's own exceptions have no common base
+            raise EncoderError(
+                f"expected an ONNX model at {source}, got {error!s:.120}; write one with: unseen models export"
+            ) from error
+        metadata = session.get_modelmeta().custom_metadata_map
         if PREPROCESS not in metadata:
             raise EncoderError(
                 f"expected a file of unseen models export, with its preprocessing inside, got none in {source}; "
                 "export the model again"
             )
+        self._tower = onnx_tower(session)
         self.preprocess = Preprocess.from_json(metadata[PREPROCESS])
         # the same weights and preprocessing: its vectors can be compared with those of the original
         self.name, self.fingerprint = metadata[MODEL], metadata[FINGERPRINT]
-        self.dim: int = self.session.get_outputs()[0].shape[1]
+        self.dim: int = session.get_outputs()[0].shape[1]
 
     def images(self, batch: ImageBatch) -> Float[Tensor, "n d"]:
         """One unit vector per image; `images.inputs.as_images` says in which forms they may come."""
@@ -59,8 +70,7 @@ class OnnxEncoder:
 
     def vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
         """One unit vector per prepared image."""
-        (features,) = self.session.run(None, {INPUT: self.preprocess.standardised(pixels).numpy()})
-        return normalize(torch.from_numpy(features), dim=-1)
+        return normalize(self._tower(self.preprocess.standardised(pixels)), dim=-1)
 
     def texts(self, prompts: Sequence[str]) -> Float[Tensor, "n d"]:
         """Refuse: an image tower has no texts."""
@@ -80,20 +90,3 @@ def export(encoder: HubEncoder, path: str | Path) -> Path:
         onnx.helper.set_model_props(graph, values)
         onnx.save(graph, temporary)
     return Path(path)
-
-
-def _session(path: Path, device: torch.device) -> Any:
-    onnxruntime = import_extra("onnxruntime", "encode")
-    if not path.is_file():
-        raise EncoderError(
-            f"expected an ONNX file, got nothing at {path}; write one with: unseen models export MODEL -o {path}"
-        )
-    provider = "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
-    if provider not in onnxruntime.get_available_providers():
-        raise EncoderError(
-            f"expected ONNX Runtime with {provider}, got none; pip install onnxruntime-gpu, or use the CPU"
-        )
-    try:
-        return onnxruntime.InferenceSession(str(path), providers=[provider])
-    except Exception as error:  # the runtime's own exceptions have no common base
-        raise EncoderError(f"expected an ONNX model at {path}, got {str(error)[:120]}; export it again") from error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 
 LONGEST = 16  # times the shorter side: of a longer picture the middle is taken before anything is resized
 RESAMPLE = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's own numbers
-
-
-class ResizedAxis(NamedTuple):
-    """What happens to one axis of a picture: a margin is cut, the rest resized and cropped."""
-
-    margin: int
-    size: int  # without the margins
-    resized: int
-    first: int  # pixel of the crop, of those resized
 
 
 @dataclass(frozen=True)
@@ -70,16 +61,6 @@ class Preprocess:
         resized = picture.resize(self._size(*picture.size), RESAMPLE[self.resample])
         left, top = self._first(resized.width), self._first(resized.height)
         return np.asarray(resized.crop((left, top, left + self.crop, top + self.crop)))
-
-    def axes(self, width: int, height: int) -> tuple[ResizedAxis, ResizedAxis]:
-        """What `pixels` does to the width and to the height of a picture."""
-        margins = narrow_margins(width, height)
-        sizes = width - 2 * margins[0], height - 2 * margins[1]
-        across, down = (
-            ResizedAxis(margin, size, resized, self._first(resized))
-            for margin, size, resized in zip(margins, sizes, self._size(*sizes), strict=True)
-        )
-        return across, down
 
     def _first(self, resized: int) -> int:
         return (resized - self.crop) // 2
@@ -129,14 +110,8 @@ def _per_channel(values: tuple[float, float, float], device: torch.device) -> Fl
 def crop_narrow(picture: Picture) -> Picture:
     """A picture, or the middle of one so narrow that resizing its shorter side would make it huge."""
     width, height = picture.size
-    left, top = narrow_margins(width, height)
+    left, top = (max(0, side - LONGEST * min(width, height)) // 2 for side in (width, height))
     return picture.crop((left, top, width - left, height - top)) if left or top else picture
-
-
-def narrow_margins(width: int, height: int) -> tuple[int, int]:
-    """What `crop_narrow` cuts off on the left and at the top, and once more on the right or at the bottom."""
-    most = LONGEST * min(width, height)
-    return max(0, width - most) // 2, max(0, height - most) // 2
 
 
 CLIP = Preprocess(

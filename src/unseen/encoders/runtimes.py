@@ -90,7 +90,9 @@ class TowerRuntimes:
         """The tower in one runtime."""
         if runtime == "torch":
             return self.by_torch
-        return openvino_tower(self.graph(), self.dtype) if runtime == "openvino" else onnx_tower(self.graph())
+        if runtime == "openvino":
+            return openvino_tower(self.graph(), self.dtype)
+        return onnx_tower(onnx_session(self.graph()))
 
     def measure(self, *, rounds: int = 3) -> dict[str, float]:
         """Images per second of each runtime, which later runs choose by; of the wanted one alone if one was.
@@ -128,14 +130,18 @@ def _seconds(tower: Tower, pixels: Tensor) -> float:
     return time.perf_counter() - started
 
 
-def onnx_tower(graph: Graph) -> Tower:
-    """A tower in ONNX Runtime, in float32."""
+def onnx_session(graph: Graph) -> Any:
+    """A graph in ONNX Runtime, on the CPU."""
     runtime = import_extra("onnxruntime", "encode")
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3  # errors only
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # weights kept in 8 bits become floats now
     source = graph if isinstance(graph, bytes) else str(graph)
-    session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+def onnx_tower(session: Any) -> Tower:
+    """A tower in ONNX Runtime, in float32."""
     return lambda pixels: torch.from_numpy(session.run(None, {INPUT: pixels.numpy()})[0])
 
 

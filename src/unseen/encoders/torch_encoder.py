@@ -240,14 +240,6 @@ def explained_imports() -> Iterator[None]:
     except ImportError as error:
         reason = error.__cause__ or error
         raise UnseenError(
-            f"expected transformers to load its models, got {type(reason).__name__}: {reason}; {_remedy(str(reason))}"
+            f"expected transformers to load its models, got {type(reason).__name__}: {reason}; install builds that fit "
+            f"torch {torch.__version__}, and no torchvision unless open-clip needs it (pip uninstall torchvision)"
         ) from error
-
-
-def _remedy(reason: str) -> str:
-    if "torchvision" in reason:
-        return (
-            f"this torchvision was built for another torch than {torch.__version__}: remove it, as only the extra "
-            "open-clip needs it (pip uninstall torchvision), or install the one that belongs to this torch"
-        )
-    return "install builds of transformers, and of what it imports, that fit the torch you have"

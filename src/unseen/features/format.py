@@ -142,15 +142,17 @@ def _load_arrays(path: Path) -> Features:
     if len(arrays) == 1:  # whatever it is called
         arrays = {TENSORS[0]: next(iter(arrays.values()))}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if array.dtype.kind in "fiu"}
-    z, labels = _checked_vectors(path, tensors).float(), tensors.get("labels")
-    named = tuple(f"{path.stem}/{i}" for i in range(len(z))) if keys is None else tuple(map(str, keys))
-    if len(named) != len(z):
-        raise DataError(f"expected {len(z)} keys in {path}, one per row, got {len(named)}; write the file again")
-    return Features(z, named, None if labels is None else _checked_labels(path, labels, len(z)), name=path.stem)
+    return _of_tensors(path, tensors, {} if keys is None else {"keys": json.dumps([*map(str, keys)])})
 
 
 def _load_file(path: Path) -> Features:
-    tensors, metadata = _read_tensors(path)
+    try:
+        return _of_tensors(path, *read_safetensors(path))
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"expected a safetensors file at {path}, got a damaged one ({error}); copy it again") from error
+
+
+def _of_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Features:
     z = _checked_vectors(path, tensors)
     labels = tensors.get("labels")
     names, classes = (_strings(path, metadata, key) for key in ("names", "classes"))
@@ -158,18 +160,16 @@ def _load_file(path: Path) -> Features:
         names, classes = (), names  # names of the classes, not of the rows
     keys = _strings(path, metadata, "keys") or names or tuple(f"{path.stem}/{i}" for i in range(len(z)))
     if len(keys) != len(z):
-        raise DataError(f"expected {len(z)} names in {path}, one per row, got {len(keys)}; write the file again")
+        raise DataError(f"expected {len(z)} keys in {path}, one per row, got {len(keys)}; write the file again")
+    if labels is not None and (labels.shape != (len(z),) or labels.is_floating_point()):
+        raise DataError(
+            f"expected one integer label per row in {path}, [{len(z)}], "
+            f"got {labels.dtype} {list(labels.shape)}; write class indices"
+        )
+    labels = None if labels is None else labels.long()
     encoder = metadata.get("fingerprint", metadata.get("encoder", ""))
-    labels = None if labels is None else _checked_labels(path, labels, len(z))
     columns = _columns(tensors, metadata, len(z))
     return Features(z, keys, labels, classes, encoder, columns, metadata, path.stem)
-
-
-def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        return read_safetensors(path)
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"expected a safetensors file at {path}, got a damaged one ({error}); copy it again") from error
 
 
 def _checked_vectors(path: Path, tensors: Mapping[str, Tensor]) -> Float[Tensor, "n d"]:
@@ -187,15 +187,6 @@ def _checked_vectors(path: Path, tensors: Mapping[str, Tensor]) -> Float[Tensor,
             "drop the images that failed to encode"
         )
     return z.float()
-
-
-def _checked_labels(path: Path, labels: Tensor, rows: int) -> Int[Tensor, " n"]:
-    if labels.shape != (rows,) or labels.is_floating_point():
-        raise DataError(
-            f"expected one integer label per row in {path}, [{rows}], "
-            f"got {labels.dtype} {list(labels.shape)}; write class indices"
-        )
-    return labels.long()
 
 
 def _columns(

@@ -6,8 +6,6 @@ read in that order.
 """
 
 import json
-import os
-import uuid
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -23,7 +21,6 @@ from unseen.storage.remote import Location, RemotePath, local_copy, local_draft
 
 KIND = "unseen-features"
 MANIFEST = "manifest.json"
-CLAIM = "claim-"  # begins the name of a mark in a store
 FORMATS = ("safetensors", "parquet")
 VECTOR_COLUMNS = ("z", "features", "embedding", "vector")
 ROW_COLUMNS = ("key", "identity", "label", "index")  # beside each vector
@@ -63,57 +60,18 @@ def _read_shard(path: Path) -> tuple[Tensor, list[Row]]:
 def claim_folder(folder: Location, encoder: str, fingerprint: str) -> None:
     """Write the manifest of a new folder, or check that the folder belongs to the same encoder."""
     path = folder / MANIFEST
-    if isinstance(folder, Path):
-        folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         if isinstance(folder, Path) and any(folder.glob("*.safetensors")):
             raise DataError(f"expected an empty folder or one with a {MANIFEST}, got {folder}; choose another folder")
         manifest = {"kind": KIND, "version": 1, "encoder": encoder, "fingerprint": fingerprint}
-        _write_once(path, json.dumps(manifest, indent=1))
-    if isinstance(folder, RemotePath):
-        _claim_remote(folder, fingerprint)
+        with local_draft(path) as local, replacing(local) as temporary:
+            temporary.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     found = read_manifest(path)
     if found["fingerprint"] != fingerprint:
         raise EncoderError(
             f"expected a cache of {encoder} ({fingerprint[:8]}), got one of {found['encoder']} "
             f"({found['fingerprint'][:8]}) at {folder}; choose another folder with -o, or the same --encoder"
         )
-
-
-def _claim_remote(folder: RemotePath, fingerprint: str) -> None:
-    """Leave a mark of this encoder in the folder, and refuse where one of another is.
-
-    A store has no links, so of two first writers the last one's manifest stays. Each leaves its mark before it looks;
-    hence at least one of two with different encoders sees the other's, and none writes shards beside it unnoticed.
-    """
-    claim = folder / f"{CLAIM}{fingerprint[:16]}"
-    claim.write_bytes(b"1")
-    others = [
-        one.name for one in folder.files(recursive=False) if one.name.startswith(CLAIM) and one.name != claim.name
-    ]
-    if others:
-        claim_of = others[0].removeprefix(CLAIM)[:8]
-        claim.unlink()
-        raise EncoderError(
-            f"expected features of one encoder at {folder}, got a claim by another ({claim_of}); choose another folder "
-            "with -o, or the same --encoder"
-        )
-
-
-def _write_once(path: Location, text: str) -> None:
-    """Write a file that is whole when it appears and is never replaced: of two writers the first wins."""
-    if isinstance(path, RemotePath):  # a store has no links; two first writers at once, and the last wins
-        path.write_bytes(text.encode())
-        return
-    own = path.with_name(f".{uuid.uuid4().hex}")
-    with replacing(own) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    try:
-        os.link(own, path)
-    except FileExistsError:
-        pass
-    finally:
-        own.unlink()
 
 
 def read_manifest(path: Location) -> dict[str, str]:

@@ -15,8 +15,8 @@ from torch.nn.functional import normalize
 from unseen.errors import LabelError
 
 
-class TextIdentity(Protocol):
-    """Which encoder it is."""
+class TextEncoder(Protocol):
+    """What labels need of an encoder: texts in, unit vectors out, and an identity."""
 
     @property
     def name(self) -> str:
@@ -26,10 +26,6 @@ class TextIdentity(Protocol):
     def fingerprint(self) -> str:
         """A hash that changes when its vectors do."""
 
-
-class TextEncoder(TextIdentity, Protocol):
-    """What labels need of an encoder: texts in, unit vectors out, and an identity."""
-
     @property
     def dim(self) -> int:
         """The width of its vectors."""
@@ -38,7 +34,7 @@ class TextEncoder(TextIdentity, Protocol):
         """One unit vector per text."""
 
 
-def text_fingerprint(encoder: TextIdentity) -> str:
+def text_fingerprint(encoder: TextEncoder) -> str:
     """A hash that changes when the encoder's text vectors do, even where its image space stays the same."""
     return str(getattr(encoder, "text_fingerprint", encoder.fingerprint))
 

@@ -93,21 +93,6 @@ class LabelSpace:
 
         return build(names, encoder, **options)
 
-    @cached_property
-    def separation(self) -> float:
-        """How far a known name stands out among the negatives as text: its mean z-score in their cosines."""
-        names, negatives = self.id_anchors, self.ood_anchors
-        mean = names @ negatives.mean(0)
-        square = ((names @ (negatives.T @ negatives / len(negatives))) * names).sum(1)
-        deviation = (square - mean.square()).clamp(min=1e-9).sqrt()
-        return float(((1 - mean) / deviation).mean())
-
-    @property
-    def has_own_text(self) -> bool:
-        """Whether text and images come from one model; the offline text tower stands in for CLIP's."""
-        text, encoder = (self.manifest.get(f"{part}_fingerprint") for part in ("text", "encoder"))
-        return text == encoder
-
     @property
     def kinds(self) -> dict[str, int]:
         """How many negatives are relatives, everyday things and so on."""

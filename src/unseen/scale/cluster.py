@@ -87,21 +87,25 @@ def check_gpus(ray: Any) -> None:
         )
 
 
-def task_results(
-    ray: Any, submit: Callable[[T], Any], items: Iterable[T], *, ahead: int, in_order: bool
-) -> Iterator[Any]:
-    """Yield the result of each submitted task, in the order of the items or as they are done.
+def task_results(ray: Any, submit: Callable[[T], Any], items: Iterable[T], *, most: int) -> Iterator[tuple[T, Any]]:
+    """Yield each item with the result of its task, as they are done; with an error where its workers died each time.
 
-    At most `ahead` tasks per CPU slot are out at a time: enough to keep it busy, not so many that all inputs lie in the
-    object store.
+    At most `most` tasks are out at a time: enough to keep all cores busy, not so many that all inputs lie in the object
+    store.
     """
-    waiting, running, limit = deque(items), deque[Any](), max(2, ahead * int(cpu_slots(ray)))
+    waiting, running = deque(items), dict[Any, T]()
     while waiting or running:
-        while waiting and len(running) < limit:
-            running.append(submit(waiting.popleft()))
-        done = [running[0]] if in_order else ray.wait(list(running))[0]
-        running = deque(task for task in running if task not in done)
-        yield from fetch_results(ray, done)
+        while waiting and len(running) < most:
+            item = waiting.popleft()
+            running[submit(item)] = item
+        done = ray.wait([*running])[0][0]
+        item = running.pop(done)
+        try:
+            yield item, fetch_results(ray, done)
+        except ray.exceptions.RayTaskError:  # of the work itself
+            raise
+        except ray.exceptions.RayError as error:
+            yield item, error
 
 
 def _no_cluster(address: str, error: Exception) -> str:

@@ -1,9 +1,9 @@
 """Images to a folder of features on Ray.
 
-The driver divides what is still to be done into shards, each a list of inputs; a shard is decoded by a task on any CPU,
-encoded and written by an actor that holds the model, and reported as one small row. A few shards wait at every actor,
-so that pixels do not pile up; beside GPUs one more for each core, so that all cores decode. What a dead worker or node
-had is done again by another; a shard that died too often, as where a picture kills the worker, is given up and named.
+The driver divides what is still to be done into shards, each a list of inputs. A shard is one task: it decodes,
+encodes and writes as one machine does, with a model that its process loads once, and reports one small row. Ray runs
+again what a dead worker or node had; a shard that died too often, as where a picture kills the worker, is given up and
+named.
 
 A shard's file has a name that follows from the plan, and appears whole; so a shard that ran twice is one file, and
 after a kill the same command finds what is written and plans the rest. Nothing is appended, hence nothing can be lost
@@ -15,23 +15,19 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from unseen.encoders import load_encoder
-from unseen.errors import DataError, SettingError
+from unseen.encoders import SplitEncoder, load_encoder
+from unseen.errors import DataError, SettingError, first_line
+from unseen.features.encoding import encode_ahead, make_reader
 from unseen.features.shards import claim_folder, read_shards, write_shard
-from unseen.images import Entry, Image, Skipped, find_images, read_entries
+from unseen.images import Entry, Skipped, find_images
 from unseen.images.sources import VIDEO_SUFFIXES
 from unseen.scale import cluster
-from unseen.scale.pool import ActorPool, WorkerDeath
 from unseen.storage.remote import Location, location
 
 
@@ -39,16 +35,16 @@ from unseen.storage.remote import Location, location
 class EncodeNumbers:
     """How much is sent out at a time, and how often something is tried again."""
 
-    shard: int = 256  # images per file: some 40 MB of pixels on their way, half a megabyte of vectors on disk
+    shard: int = 256  # images per file: half a megabyte of vectors on disk
     retry_waits: tuple[float, float] = (0.5, 2.0)  # seconds before a write is tried again
+    max_retries: int = 3  # of a shard whose worker or node died: more deaths than that are no accident
     max_failed_shards: int = 3  # for good, before the run stops: one is an accident, four are a pattern
-    decode_cpus: float = 0.25  # of a core: decoding takes a tenth of a CPU encoder's time
+    per_gpu: int = 8  # models that share a GPU: one process cannot decode as fast as a GPU encodes
+    threads: int = 2  # that decode in each process
+    ahead: int = 2  # shards sent out for each model, so that none waits for the driver
 
 
 NUMBERS = EncodeNumbers()
-
-
-Prepare = Callable[[Sequence[Image]], Tensor]
 
 
 class EncoderInfo(NamedTuple):
@@ -56,7 +52,6 @@ class EncoderInfo(NamedTuple):
 
     name: str
     fingerprint: str
-    prepare: Prepare
 
 
 class PlacedEntry(NamedTuple):
@@ -135,14 +130,13 @@ def plan(
 
 def run(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
     """Encode the shards of a plan and yield each when its file is there; raise if one could not be done."""
-    if not plan.shards:
-        return
     left = {shard.name: shard for shard in plan.shards}
-    reasons = []
+    reasons: list[str] = []
     for done in _shard_results(ray, plan, job):
         if done.error:
             reasons.append(done.error)
-        elif left.pop(done.name, None):
+        else:
+            left.pop(done.name)
             _check_shared_folder(plan.folder, done)
             yield done
         if len(reasons) > NUMBERS.max_failed_shards:
@@ -153,28 +147,16 @@ def run(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
 
 def _shard_results(ray: Any, plan: EncodePlan, job: EncodeJob) -> Iterator[ShardResult]:
     gpus = _uses_gpus(ray, job)
-    # beside a GPU all cores decode: models that held them would wait for pixels that nobody could make
-    share = {"num_gpus": 1, "num_cpus": 0} if gpus else {"num_cpus": 1 - NUMBERS.decode_cpus}
-    actor = ray.remote(max_restarts=0, max_task_retries=0, **share)(EncoderActor)
-    located = job._replace(encoder=_absolute_name(job.encoder))
-    decode = ray.remote(max_retries=0, num_cpus=1 if gpus else NUMBERS.decode_cpus)(decode_shard)
-    prepare, shards = ray.put(plan.model.prepare), {shard.name: shard for shard in plan.shards}
-    ahead = int(cluster.cpu_slots(ray)) if gpus else 0
-    decoded = DecodedAhead(lambda name: decode.remote(prepare, shards[name]), shards, ahead)
-
-    def submit(actor: Any, name: str) -> Any:
-        return actor.encode.remote(decoded.take(name))
-
-    count = min(job.actors or _actors(ray, gpus=gpus), len(plan.shards))
-    start = partial(actor.remote, located, plan.folder, plan.model.fingerprint)
-    workers = ActorPool(ray, start, lambda actor: actor.load.remote(), count)
-    try:
-        for name, found in workers.results(shards, submit):
-            if isinstance(found, WorkerDeath):
-                found = ShardResult(name, 0, (), f"the workers that tried it died, each time ({found.reason})")
-            yield found
-    finally:
-        workers.stop()
+    share = {"num_gpus": 1 / NUMBERS.per_gpu, "num_cpus": 0} if gpus else {"num_cpus": 1}
+    # without max_calls a process that used a GPU would end after each shard, and its model with it
+    task = ray.remote(max_retries=NUMBERS.max_retries, max_calls=0, **share)(encode_shard)
+    work = ray.put((job._replace(encoder=_absolute_name(job.encoder)), plan.folder, plan.model.fingerprint))
+    most = job.actors or NUMBERS.ahead * _models(ray, gpus=gpus)
+    for shard, found in cluster.task_results(ray, lambda shard: task.remote(work, shard), plan.shards, most=most):
+        if isinstance(found, Exception):
+            reason = f"the workers that tried it died, each time ({first_line(found)})"
+            found = ShardResult(shard.name, 0, (), reason)
+        yield found
 
 
 def _check_shared_folder(folder: Location, done: ShardResult) -> None:
@@ -185,82 +167,36 @@ def _check_shared_folder(folder: Location, done: ShardResult) -> None:
         )
 
 
-class DecodedShard(NamedTuple):
-    """The pixels of a shard, what is known of each picture, and what could not be read."""
-
-    name: str
-    rows: list[dict[str, Any]]
-    skipped: tuple[Skipped, ...]
-    pixels: np.ndarray[Any, Any]
-    error: str = ""
-
-
-class DecodedAhead:
-    """Shards on their way to pixels, begun in order: `ahead` of them before an actor has room.
-
-    An actor on a GPU takes pixels faster than a core makes them: with only its own shards begun, most cores would wait.
-    """
-
-    def __init__(self, decode: Callable[[str], Any], names: Iterable[str], ahead: int) -> None:
-        self._decode, self._names, self._ahead = decode, iter(names), ahead
-        self._begun: dict[str, Any] = {}
-
-    def take(self, name: str) -> Any:
-        """One, and begin those that come next; one that was taken before is decoded anew."""
-        for other in islice(self._names, 1 + self._ahead - len(self._begun)):
-            self._begun[other] = self._decode(other)
-        return self._begun.pop(name) if name in self._begun else self._decode(name)
-
-
-def decode_shard(prepare: Prepare, shard: Shard) -> DecodedShard:
-    """The pixels of a shard; runs in a task."""
+def encode_shard(work: tuple[EncodeJob, Location, str], shard: Shard) -> ShardResult:
+    """What became of a shard, whose vectors are one file now; where that failed, the result has the reason."""
+    job, folder, fingerprint = work
+    model = _loaded(job.encoder, job.device)
+    if model.fingerprint != fingerprint:
+        what = f"expected the encoder {fingerprint[:8]} on every node, got {model.fingerprint[:8]}"
+        raise DataError(f"{what}; put the same model on all of them")
     try:
-        (batch,) = read_entries([one.entry for one in shard.inputs], size=len(shard.inputs))
+        entries, places = [one.entry for one in shard.inputs], {one.entry.path: one.place for one in shard.inputs}
+        parts = list(encode_ahead(entries, make_reader(model), size=job.batch, workers=NUMBERS.threads))
         rows = [
-            {"key": image.path, "identity": image.identity, "label": image.label, "index": one.place}
-            for one, image in zip(shard.inputs, batch.rows, strict=True)
-            if isinstance(image, Image)
+            {"key": one.path, "identity": one.identity, "label": one.label, "index": places[one.path]}
+            for part in parts
+            for one in part.new
         ]
-        pixels = prepare(batch.images).numpy() if rows else np.empty(0, np.uint8)
-        return DecodedShard(shard.name, rows, tuple(batch.skipped), pixels)
+        if rows:
+            z = torch.cat([part.z for part in parts if part.new])
+            _with_retries(partial(write_shard, folder / shard.name, z, rows, fingerprint))
+        skipped = tuple(row for part in parts for row in part.rows if isinstance(row, Skipped))
+        return ShardResult(shard.name, len(rows), skipped)
     except Exception as error:
-        return DecodedShard(shard.name, [], (), np.empty(0, np.uint8), str(error) or type(error).__name__)
+        return ShardResult(shard.name, 0, (), str(error) or type(error).__name__)
 
 
-class EncoderActor:
-    """What runs in an actor: one model, which encodes shards and writes them."""
-
-    def __init__(self, job: EncodeJob, folder: Location, fingerprint: str) -> None:
-        if not torch.cuda.is_available():
-            torch.set_num_threads(1)  # one actor a core: threads of several would only wait for each other
-        self.job, self.folder, self.fingerprint, self.batch = job, folder, fingerprint, job.batch
-
-    def load(self) -> None:
-        """Load the model; it must be that of the driver."""
-        self.model = load_encoder(self.job.encoder, device=self.job.device)
-        if self.model.fingerprint != self.fingerprint:
-            what = f"expected the encoder {self.fingerprint[:8]} on every node, got {self.model.fingerprint[:8]}"
-            raise DataError(f"{what}; put the same model on all of them")
-
-    def encode(self, shard: DecodedShard) -> ShardResult:
-        """Write the vectors of a shard as one file; where that fails, the result has the reason."""
-        try:
-            if shard.rows:
-                z = self.vectors(torch.from_numpy(shard.pixels.copy()))
-                _with_retries(partial(write_shard, self.folder / shard.name, z, shard.rows, self.fingerprint))
-            return ShardResult(shard.name, len(shard.rows), shard.skipped, shard.error)
-        except Exception as error:
-            return ShardResult(shard.name, 0, (), str(error) or type(error).__name__)
-
-    def vectors(self, pixels: Tensor) -> Float[Tensor, "n d"]:
-        """One vector per image; a batch that does not fit in the memory of a GPU is halved, and stays so."""
-        while True:
-            try:
-                return torch.cat([self.model.vectors(part).cpu() for part in pixels.split(self.batch)])
-            except torch.OutOfMemoryError:
-                if self.batch == 1:
-                    raise
-                self.batch //= 2
+@cache
+def _loaded(encoder: str, device: str | None) -> SplitEncoder:
+    """The model of a process, loaded once."""
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)  # one process a core: threads of several would only wait for each other
+    return load_encoder(encoder, device=device)
 
 
 def _with_retries(work: Callable[[], None]) -> None:
@@ -273,9 +209,9 @@ def _with_retries(work: Callable[[], None]) -> None:
     return work()
 
 
-def _describe_encoder(encoder: str) -> tuple[str, str, Prepare]:
+def _describe_encoder(encoder: str) -> tuple[str, str]:
     model = load_encoder(encoder, device="cpu")
-    return model.name, model.fingerprint, model.prepare
+    return model.name, model.fingerprint
 
 
 def _absolute_name(encoder: str) -> str:
@@ -310,12 +246,12 @@ def _uses_gpus(ray: Any, job: EncodeJob) -> bool:
     return job.device.startswith("cuda") if job.device else ray.cluster_resources().get("GPU", 0) > 0
 
 
-def _actors(ray: Any, *, gpus: bool) -> int:
-    resources = ray.cluster_resources()
-    return max(1, int(resources.get("GPU" if gpus else "CPU", 1)))
+def _models(ray: Any, *, gpus: bool) -> int:
+    """How many models the cluster has room for."""
+    return NUMBERS.per_gpu * int(ray.cluster_resources()["GPU"]) if gpus else int(cluster.cpu_slots(ray))
 
 
-def _undone_message(shards: Any, reason: str) -> str:
+def _undone_message(shards: Iterable[Shard], reason: str) -> str:
     lost = list(shards)
     keys = [one.entry.path for shard in lost for one in shard.inputs]
     return (

@@ -46,8 +46,11 @@ def on_ray(ray: Any, *, ahead: int = NUMBERS.ahead) -> StreamRunner:
             parts = [(stream.key, z[stream.rows].numpy(), states.get(stream.key)) for stream in group]
             return task.remote(shared, parts)
 
-        samples = min(NUMBERS.task_samples, len(z) // (NUMBERS.tasks_per_slot * int(cpu_slots(ray))))
-        for results in task_results(ray, submit, grouped(streams, samples), ahead=ahead, in_order=False):
+        slots = int(cpu_slots(ray))
+        groups = grouped(streams, min(NUMBERS.task_samples, len(z) // (NUMBERS.tasks_per_slot * slots)))
+        for _, results in task_results(ray, submit, groups, most=max(2, ahead * slots)):
+            if isinstance(results, Exception):
+                raise results
             yield from (_result(job.spec.labels.names, *part) for part in results)
 
     return run

@@ -69,29 +69,29 @@ class RemotePath:
 
     def exists(self) -> bool:
         """Whether there is a file or a folder."""
-        return str(self._info().type.name) != "NotFound"
+        return self._kind() != "NotFound"
 
     def is_dir(self) -> bool:
         """Whether there is a folder."""
-        return str(self._info().type.name) == "Directory"
+        return self._kind() == "Directory"
 
     def is_file(self) -> bool:
         """Whether there is a file."""
-        return str(self._info().type.name) == "File"
+        return self._kind() == "File"
 
     def stat(self) -> Any:
         """Size and time of change, named as in `os.stat`."""
         if self.size is not None:
             return SimpleNamespace(st_size=self.size, st_mtime_ns=self.changed)
-        info = self._info()
+        with self._opened() as (system, path):
+            info = system.get_file_info(path)
         if info.type.name == "NotFound":
             raise FileNotFoundError(2, "No such file", self.uri)
         return SimpleNamespace(st_size=info.size, st_mtime_ns=info.mtime_ns)
 
     def open(self, mode: str = "rb") -> Any:
         """A file to read bytes from, at any position."""
-        system, path = self._system_and_path()
-        with _explain_errors(self.uri):
+        with self._opened() as (system, path):
             return system.open_input_file(path)
 
     def read_bytes(self) -> bytes:
@@ -105,45 +105,37 @@ class RemotePath:
 
     def write_bytes(self, data: bytes) -> None:
         """Write the whole file: in an object store it appears when it is complete."""
-        system, path = self._system_and_path()
-        with _explain_errors(self.uri):
+        with self._opened() as (system, path):
             if "/" in str(PurePosixPath(path).parent):  # a bucket is not ours to make
                 system.create_dir(str(PurePosixPath(path).parent), recursive=True)
             with system.open_output_stream(path) as file:
                 file.write(data)
 
-    def unlink(self) -> None:
-        """Delete the file."""
-        system, path = self._system_and_path()
-        with _explain_errors(self.uri):
-            system.delete_file(path)
-
     def files(self, *, recursive: bool = True) -> list[RemotePath]:
         """The files of this folder, sorted by path."""
-        system, path = self._system_and_path()
-        selector = import_extra("pyarrow.fs", "tables").FileSelector(path, recursive=recursive, allow_not_found=True)
-        with _explain_errors(self.uri):
-            listed = system.get_file_info(selector)
+        fs = import_extra("pyarrow.fs", "tables")
+        with self._opened() as (system, path):
+            listed = system.get_file_info(fs.FileSelector(path, recursive=recursive, allow_not_found=True))
         found = sorted((one for one in listed if one.is_file), key=lambda one: str(one.path))
         depth = len(PurePosixPath(path).parts)
-        return [self._child("/".join(PurePosixPath(one.path).parts[depth:]), one) for one in found]
+        names = ("/".join(PurePosixPath(one.path).parts[depth:]) for one in found)
+        return [RemotePath((self / name).uri, one.size, one.mtime_ns) for name, one in zip(names, found, strict=True)]
 
     def _at(self, path: str) -> RemotePath:
         parts = urlsplit(self.uri)
         return RemotePath(_uri(parts.scheme, parts.netloc, path, parts.query))
 
-    def _child(self, name: str, info: Any) -> RemotePath:
-        return RemotePath((self / name).uri, info.size, info.mtime_ns)
+    def _kind(self) -> str:
+        with self._opened() as (system, path):
+            return str(system.get_file_info(path).type.name)
 
-    def _info(self) -> Any:
-        system, path = self._system_and_path()
-        with _explain_errors(self.uri):
-            return system.get_file_info(path)
-
-    def _system_and_path(self) -> tuple[Any, str]:
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, str]]:
+        """Yield the file system and the path in it; its errors say what to look at."""
         parts = urlsplit(self.uri)
         system, prefix = _system(parts.scheme, parts.netloc, parts.query)
-        return system, prefix + parts.path.lstrip("/")
+        with _explain_errors(self.uri):
+            yield system, prefix + parts.path.lstrip("/")
 
 
 Location = Path | RemotePath

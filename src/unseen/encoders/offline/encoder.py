@@ -20,7 +20,6 @@ from unseen.encoders import preprocess
 from unseen.encoders.offline import text
 from unseen.encoders.offline.image_tower import SIZES, TOWER, float_graph, load_model
 from unseen.encoders.offline.text import TextTower
-from unseen.encoders.preprocess import Preprocess
 from unseen.encoders.runtimes import BATCH, TowerRuntimes, check_runtime
 from unseen.encoders.torch_encoder import (
     Where,
@@ -106,15 +105,6 @@ class OfflineEncoder:
         tower = self.runtimes.tower if self.device.type == "cpu" else self._by_torch
         parts = [tower(part) for part in self._standardised(pixels)]
         return normalize(torch.cat(parts), dim=-1) if parts else torch.empty(0, self.dim)
-
-    @property
-    def byte_steps(self) -> Preprocess:
-        """What `prepare` does to a picture."""
-        return preprocess.CLIP
-
-    def byte_vectors(self, pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n d"]:
-        """One unit vector per image that was resized and cropped so."""
-        return self.vectors(pixels)
 
     def patches(self, batch: Sequence[Image]) -> Float[Tensor, "n p d"]:
         """One unit vector per image patch (GL-MCM)."""
