@@ -9,6 +9,8 @@ from typing import Any
 from PIL import Image as Pillow
 from PIL.Image import Image as Picture
 
+from unseen.images import Skipped, read_images
+
 RED, GREEN = (200, 30, 40), (20, 180, 60)
 
 
@@ -28,6 +30,12 @@ def png(shade: int) -> bytes:
 
 def centre(picture: Picture) -> Any:
     return picture.getpixel((picture.width // 2, picture.height // 2))
+
+
+def shades(source: Any, **options: Any) -> list[Any]:
+    """The amount of red of each picture of a source, or why it could not be read."""
+    (batch,) = read_images(source, **options)
+    return [row.reason if isinstance(row, Skipped) else centre(row.pixels)[0] for row in batch.rows]
 
 
 def save_shade(path: Path, colour: tuple[int, ...], by: int = 0, size: tuple[int, int] = (20, 16)) -> None:

@@ -11,7 +11,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -29,6 +29,7 @@ from helpers.streams import space
 from unseen import LabelSpace, Session
 from unseen.detectors.state import flatten
 from unseen.encoders import preprocess
+from unseen.errors import ServiceError
 from unseen.serve import run as serve_run
 from unseen.serve.backup import copy_stream
 from unseen.serve.client import Client, Remote
@@ -156,6 +157,15 @@ def blocks(folder: Path, dtype: torch.dtype, dim: int) -> list[Tensor]:
         rows = db.execute("SELECT payload FROM entries WHERE kind = 'observe' ORDER BY id").fetchall()
     db.close()
     return [torch.frombuffer(bytearray(row[0]), dtype=dtype).view(-1, dim).clone() for row in rows]
+
+
+def refusal(work: Callable[[], object]) -> int:
+    """The status of the error that work raises; 200 where it raises none."""
+    try:
+        work()
+    except ServiceError as error:
+        return error.status
+    return 200
 
 
 def create(client: Client, labels: LabelSpace = LABELS, **wanted: Any) -> Remote:

@@ -2,17 +2,12 @@
 
 import pytest
 
-from helpers.pictures import png
+from helpers.pictures import png, shades
 from unseen.errors import DataError
-from unseen.images import Skipped, find_images, read_images
+from unseen.images import find_images
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
-
-
-def shades(source, **options):
-    (batch,) = read_images(source, **options)
-    return [row.reason if isinstance(row, Skipped) else row.pixels.getpixel((0, 0))[0] for row in batch.rows]
 
 
 @pytest.mark.parametrize("struct", [True, False])

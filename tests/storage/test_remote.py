@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from helpers.pictures import png, tar_of
+from helpers.pictures import png, shades, tar_of
 from unseen.errors import DataError, MissingExtra
-from unseen.images import Skipped, find_images, read_images
+from unseen.images import find_images
 from unseen.storage.remote import RemotePath, location
 
 pytest.importorskip("pyarrow")
@@ -17,11 +17,6 @@ pytest.importorskip("pyarrow")
 def put(uri: str, data: bytes) -> str:
     RemotePath(uri).write_bytes(data)
     return uri
-
-
-def shades(source, **options):
-    (batch,) = read_images(source, **options)
-    return [row.reason if isinstance(row, Skipped) else row.pixels.getpixel((0, 0))[0] for row in batch.rows]
 
 
 def test_a_location_is_a_path_unless_a_uri_says_otherwise(tmp_path):

@@ -49,7 +49,6 @@ class ResidualNumbers:
 
 NUMBERS = ResidualNumbers()
 
-SPARED = 19  # examples that a threshold at a recall of 95 % needs (`threshold.calibrated.fewest_images`)
 FEWEST = 8  # examples in all: whether names are right no less often cannot be told by fewer
 
 

@@ -17,7 +17,6 @@ from unseen_bench.run.results import (
     Case,
     ResultFolder,
     Row,
-    core_count,
     grouped,
     markdown_table,
     mean,

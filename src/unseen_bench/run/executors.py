@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 
 from unseen.detectors import Detector, DetectorOutput
 from unseen.errors import SettingError
+from unseen.images.sources import usable_cores
 from unseen.keyed import one_thread
 from unseen.session import Session
 from unseen_bench.checks import (
@@ -33,7 +34,7 @@ from unseen_bench.evaluate import Evaluation, evaluate_many, over_time, ranked
 from unseen_bench.methods.fewshot import FewShot, taught
 from unseen_bench.methods.posthoc import PostHoc, fit
 from unseen_bench.oracles import run_oracle
-from unseen_bench.run.results import ResultFolder, Row, core_count, finite, map_in_processes, resume, row_key
+from unseen_bench.run.results import ResultFolder, Row, finite, map_in_processes, resume, row_key
 from unseen_bench.run.runs import ANY_ORDER, LABEL_FREE, ROUTED_BY_TRUTH, SHIFT, Run
 from unseen_bench.run.version import code_version
 from unseen_bench.suites import Source, Suite
@@ -283,7 +284,7 @@ def run_all(
     def compute(missing: list[int]) -> Iterator[Row]:
         chosen = [runs[position] for position in missing]
         is_little = len(suite.pool.z) * len(chosen) < NUMBERS.little
-        count = min(workers or (1 if is_little else core_count()), len(chosen))
+        count = min(workers or (1 if is_little else usable_cores()), len(chosen))
         found = on_device(suite, chosen, device) if device != CPU else in_processes(suite, chosen, count)
         for row, samples in found:
             if results:

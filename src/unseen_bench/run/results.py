@@ -187,11 +187,6 @@ def mean(rows: Iterable[Row], name: str) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-def core_count() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def map_in_processes(function: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator[R]:
     """Yield the result of every item, computed by `workers` processes that each import the code again."""
     context = multiprocessing.get_context("spawn")  # a forked torch may hang in its threads

@@ -25,10 +25,11 @@ from helpers.service import (
     create,
     create_app,
     is_loopback,
+    refusal,
     run,
 )
 from helpers.streams import stream
-from unseen.errors import ServiceError, SettingError
+from unseen.errors import SettingError
 
 Z = stream(LABELS, 50)
 OPTIONS = {"limits": Limits(rate=100, streams=3)}
@@ -49,12 +50,6 @@ def remote(server, keys):
 
 def as_owner(server, text):
     return Client(server.url, text, retries=0)
-
-
-def refusal(work) -> int:
-    with pytest.raises(ServiceError) as caught:
-        work()
-    return caught.value.status
 
 
 def test_without_a_key_only_health_and_the_page_answer(server, remote):

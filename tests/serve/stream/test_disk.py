@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from helpers.service import LABELS, Server, create, downloaded, learned, same
+from helpers.service import LABELS, Server, create, downloaded, learned, refusal, same
 from helpers.streams import stream
 from unseen.errors import ServiceError
 
@@ -16,12 +16,6 @@ Z = stream(LABELS, 1000)
 
 def give_room(server: Server, size: int = 1 << 30) -> None:
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-
-def refused(work) -> int:
-    with pytest.raises(ServiceError) as caught:
-        work()
-    return caught.value.status
 
 
 def test_while_the_disk_is_full_every_route_answers_507_and_all_goes_on_when_there_is_room(tmp_path):
@@ -54,7 +48,7 @@ def test_while_the_disk_is_full_every_route_answers_507_and_all_goes_on_when_the
             "create": lambda: create(server.client),
         }
         for _ in range(2):
-            assert {name: refused(verb) for name, verb in verbs.items()} == dict.fromkeys(verbs, 507)
+            assert {name: refusal(verb) for name, verb in verbs.items()} == dict.fromkeys(verbs, 507)
         assert remote.score(Z[:1])
         give_room(server)
         observe()
@@ -75,7 +69,7 @@ def test_a_stream_waits_for_room_at_start_and_opens_by_itself(tmp_path):
         server.client.retries = 0
         stream = server.client.stream(remote.id)
         assert server.client.streams()[0]["status"] == "waiting"
-        assert refused(lambda: stream.observe(Z[20:21])) == 507
+        assert refusal(lambda: stream.observe(Z[20:21])) == 507
         give_room(server)
         for _ in range(100):
             if server.client.streams()[0]["status"] == "ready":
