@@ -22,7 +22,7 @@ from unseen.report import stream_page
 REPO = Path(__file__).parents[1]
 IMAGES = REPO / "docs" / "images"
 PAGES = (REPO / "README.md", REPO / "docs" / "index.md", REPO / "docs" / "quickstart.md")
-LINE = re.compile(r"^    (\w[\w -]*/\d{5}) +(?:known|unknown) .*$", re.M)
+LINE = re.compile(r"^    (\w[\w -]*/\d{5}) +(?:known|doubtful|unknown) .*$", re.M)
 WIDTH, COLOURS = 1160, 128
 
 

@@ -52,6 +52,16 @@ class Nginx:
         command = ["nginx", "-p", str(self.folder), "-c", str(self.file), "-e", str(self.folder / "error.log"), *signal]
         subprocess.run(command, check=True, capture_output=True, timeout=30)
 
+    def reload(self, ports: list[int]) -> None:
+        """Begin to use instances at these ports; returns when the workers of before have gone."""
+        master = (self.folder / "nginx.pid").read_text().strip()
+        workers = Path(f"/proc/{master}/task/{master}/children").read_text().split()
+        self.run(ports, "-s", "reload")
+        until = time.monotonic() + 30
+        while any(Path("/proc", one).exists() for one in workers):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
     def stop(self) -> None:
         self.run([1], "-s", "stop")
 
@@ -124,11 +134,10 @@ def test_streams_are_divided_over_instances_survive_a_kill_and_move_when_one_is_
             assert remote.observe(Z[20:21], key=f"{remote.id} 20")[0]["seq"] == 20
 
         before = {remote.id: downloaded(remote) for remote in remotes}
-        nginx.run(ports, "-s", "reload")
+        nginx.reload(ports)
         instances.stop()
         places_given = [f"127.0.0.1:{port}={instances.data[port]}" for port in ports]
         (instances.data[ports[2]] / "streams").mkdir()
-        time.sleep(1)  # until the workers of before have gone
         command = [sys.executable, str(DEPLOY / "move_streams.py"), nginx.url, *places_given]
         moved = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
         instances.start(*ports)
