@@ -84,7 +84,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for i in range(12):
             save_shade(tmp_path / name / f"{'ab'[i] if i < 2 else i}.jpg", own[i % len(own)], 3 * i)
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
-    save_coco(tmp_path / "detections.json", ["a.jpg", "b.jpg"], squares={"red": (0, 0, 10, 16), "green": (10, 0, 20, 16)})
+    halves = {"red": (0, 0, 10, 16), "green": (10, 0, 20, 16)}
+    save_coco(tmp_path / "detections.json", ["a.jpg", "b.jpg"], squares=halves)
     return tmp_path
 
 
