@@ -157,17 +157,6 @@ def _explain_errors(uri: str) -> Iterator[None]:
         raise StoreError(f"expected a store that serves {uri}, got {said.partition(chr(10))[0]}; {remedy}") from error
 
 
-def check_bucket(place: Location) -> None:
-    """Raise where the store of a place cannot be reached, refuses, or has no such bucket; a local path is as it is."""
-    if isinstance(place, Path):
-        return
-    parts = urlsplit(place.uri)
-    system, prefix = _system(parts.scheme, parts.netloc, parts.query)
-    with _explain_errors(place.uri):
-        if prefix.strip("/") and system.get_file_info(prefix.rstrip("/")).type.name == "NotFound":
-            raise OSError(f"Bucket '{prefix.rstrip('/')}' not found")
-
-
 @contextmanager
 def local_copy(place: Location) -> Iterator[Path]:
     """Yield a local path with the bytes of `place`."""
