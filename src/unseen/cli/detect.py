@@ -88,12 +88,12 @@ def detect(
     from unseen.cli import run, session
     from unseen.features import FeatureCache
     from unseen.images import find_images
-    from unseen.report.stream_page import ImagePages, StreamLog
+    from unseen.report.stream_page import StreamLog
     from unseen.storage.files import content_mark
 
     mark = content_mark(state)
     alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
-    log = StreamLog(pages=ImagePages.beside(report)) if report else None
+    log = StreamLog() if report else None
     entries: Iterable[Any] = find_images(photos) if regions is None else regions.entries
     if regions and regions.grid:
         entries, learn = regions.entries.photos, False  # parts that show half of a thing would teach wrongly
