@@ -1,14 +1,12 @@
-"""One table of verdicts: rows, columns, JSON lines, CSV, Arrow, pandas. Python, files and HTTP use the same words."""
+"""One table of verdicts: rows, records, columns, Arrow, pandas. Python, files and HTTP use the same words."""
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TextIO, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -16,7 +14,6 @@ from torch import Tensor
 
 from unseen.detectors import DetectorOutput
 from unseen.errors import import_extra
-from unseen.storage.csv_cells import as_text_cell
 from unseen.threshold import Decisions
 
 VerdictArray = np.ndarray[tuple[int], np.dtype[np.void]]
@@ -216,29 +213,6 @@ class Verdicts(Sequence[Verdict]):
         ('a.jpg', 'known', 'bird')
         """
         return records(self.structured(), self.names, keys)
-
-    def json_lines(self, keys: Sequence[str]) -> Iterator[str]:
-        """Yield one line of JSON per sample.
-
-        >>> from unseen import Session, demo
-        >>> line, = Session(demo.load().space).score(demo.load().z[2:3]).json_lines(["a.jpg"])
-        >>> line[:36]
-        '{"key": "a.jpg", "verdict": "known",'
-        """
-        return (json.dumps(record, ensure_ascii=False, allow_nan=False) for record in self.records(keys))
-
-    def csv(self, file: TextIO, keys: Sequence[str]) -> None:
-        """Write a header and one row per sample; None is an empty cell.
-
-        >>> import io
-        >>> from unseen import Session, demo
-        >>> Session(demo.load().space).score(demo.load().z[:2]).csv(file := io.StringIO(), ["a.jpg", "b.jpg"])
-        >>> file.getvalue().splitlines()[0]
-        'key,verdict,name,nearest,margin,threshold,p_known,warming'
-        """
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows({name: as_text_cell(value) for name, value in one.items()} for one in self.records(keys))
 
     def to_arrow(self, keys: Sequence[str] | None = None) -> Any:
         """A `pyarrow.Table`, with a column `key` where keys are given.
