@@ -83,7 +83,7 @@ def detect(
     form = output.Format.of(as_json=as_json, path=None if regions and regions.target else file, only=only)
     form = form._replace(fields=output.REGION_FIELDS) if regions else form
 
-    from unseen.alarm import StreamAlarms, UnknownRateAlarm
+    from unseen.alarm import UnknownRateAlarm
     from unseen.checkpoint import features_folder
     from unseen.cli import run, session
     from unseen.features import FeatureCache
@@ -92,7 +92,7 @@ def detect(
     from unseen.storage.files import content_mark
 
     mark = content_mark(state)
-    alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
+    rule = None if alarm is None else UnknownRateAlarm(alarm)
     log = StreamLog() if report else None
     entries: Iterable[Any] = find_images(photos) if regions is None else regions.entries
     if regions and regions.grid:
@@ -114,7 +114,7 @@ def detect(
     with form.lines(key=width, name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
         lines = output.both(lines, judged.append) if sort_into else lines
-        stream = run.Run(ready.session, lines, kept, mark, learn, ready.known_images, alarms, log)
+        stream = run.Run(ready.session, lines, kept, mark, learn, ready.known_images, rule, log)
         stream.live, stream.skipped = live or not has_end, ready.skipped
         stream.not_images = getattr(entries, "others", 0)
         if kept:
