@@ -18,7 +18,7 @@ from helpers.commands import rows, run
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, keyed
 from unseen.cli import main
-from unseen.cli.calibration import CalibrationOptions, KnownSource
+from unseen.cli.calibration import KnownImages
 from unseen.errors import DataError, EncoderError, MissingExtra, SettingError, StateError
 from unseen.features import load_features
 from unseen.verdicts import FIELDS, VERDICTS
@@ -117,7 +117,7 @@ def test_features_of_another_width_or_encoder_are_refused():
     mined = replace(LabelSpace.load("space.safetensors"), manifest={"encoder_fingerprint": "abc"})
     save_file({"features": stream(space(), 40)}, "other.safetensors", metadata={"fingerprint": "xyz"})
     with pytest.raises(EncoderError, match="expected features of the encoder of this label space"):
-        KnownSource.find("other.safetensors", CalibrationOptions()).read(mined)
+        KnownImages.find("other.safetensors").read(mined)
 
 
 @pytest.mark.parametrize(

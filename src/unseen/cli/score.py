@@ -105,17 +105,15 @@ def calibrate(
     they alone set it: calibrate again after the state has learned from many new images.
     """
     from unseen.cli import spaces
-    from unseen.cli.calibration import CalibrationOptions, KnownSource
+    from unseen.cli.calibration import KnownImages
     from unseen.cli.session import calibration_lines
     from unseen.storage.files import check_unchanged, content_mark, locked
 
-    mark, source = content_mark(state), KnownSource.find(known, CalibrationOptions(recall, guarantee, keep_odd))
+    mark, images = content_mark(state), KnownImages.find(known, recall, guarantee=guarantee, keep_odd=keep_odd)
     if not state.exists():
         raise StateError(f"expected a state to calibrate, got no file at {state}; make one with: unseen detect --state")
     session = spaces.open_session(state)
-    space = session.detector.labels
-    model = spaces.encoder_of(space) if source.entries is not None else None
-    images = source.read(space, model)
+    images.read(session.detector.labels)
     before = _called_known(session)
     found = images.calibrate(session)
     now, kept = _called_known(session), len(session.reservoir.images)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from unseen import LabelSpace, Session, detectors, encoders
 from unseen.cli import output, spaces
-from unseen.cli.calibration import CalibrationOptions, KnownImages, KnownSource
+from unseen.cli.calibration import KnownImages
 from unseen.cli.known import ExampleImages, without_odd
 from unseen.encoders import Encoder
 from unseen.errors import SettingError
@@ -99,7 +99,7 @@ def prepare(given: RunOptions, state: Path | None) -> Start:
     detector = detector_name(given.detector)
     if given.recall is not None:
         check_recall(given.recall)
-    known = KnownSource.find(given.calibrate, CalibrationOptions(given.recall)) if given.calibrate else None
+    known = KnownImages.find(given.calibrate, given.recall) if given.calibrate else None
     has_names = bool(given.labels or given.label or given.examples)
     saved = spaces.saved_space(given.space, state, has_names=has_names)
     taught = ExampleImages.find(given.examples, saved=saved, state=state) if given.examples else None
@@ -124,18 +124,14 @@ def prepare(given: RunOptions, state: Path | None) -> Start:
     session = opened(space)
     if taught and (alike := without_odd(session)):
         session = opened(alike)
-    images = known.read(space, model) if known else None
+    if known:
+        known.read(space, model)
     output.say(about(session))
-    if images:
-        calibrate(session, images)
-    return Start(session, model, images, sum(one.skipped for one in (taught, images) if one))
-
-
-def calibrate(session: Session, images: KnownImages) -> None:
-    """Calibrate the session of a run, which keeps a guarantee that its state has."""
-    images.options = images.options._replace(guarantee=isinstance(session.rule, Calibrated))
-    for line in calibration_lines(session, images.calibrate(session)):
-        output.say(line)
+    if known:
+        known.guarantee = isinstance(session.rule, Calibrated)  # one that the state has is kept
+        for line in calibration_lines(session, known.calibrate(session)):
+            output.say(line)
+    return Start(session, model, known, sum(one.skipped for one in (taught, known) if one))
 
 
 def calibration_lines(session: Session, found: Calibration) -> list[str]:
