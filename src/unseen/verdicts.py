@@ -1,4 +1,4 @@
-"""One table of verdicts: rows, records, columns, Arrow, pandas. Python, files and HTTP use the same words."""
+"""One table of verdicts: rows, records, columns, pandas. Python, files and HTTP use the same words."""
 
 from __future__ import annotations
 
@@ -213,19 +213,6 @@ class Verdicts(Sequence[Verdict]):
         ('a.jpg', 'known', 'bird')
         """
         return records(self.structured(), self.names, keys)
-
-    def to_arrow(self, keys: Sequence[str] | None = None) -> Any:
-        """A `pyarrow.Table`, with a column `key` where keys are given.
-
-        >>> from unseen import Session, demo
-        >>> Session(demo.load().space).score(demo.load().z[:2]).to_arrow(["a.jpg", "b.jpg"]).num_rows
-        2
-        """
-        pyarrow = import_extra("pyarrow", "tables")
-        found = self.columns(keys)
-        kinds = dict.fromkeys(found, pyarrow.string())
-        kinds |= dict.fromkeys(("margin", "threshold", "p_known"), pyarrow.float64()) | {"warming": pyarrow.bool_()}
-        return pyarrow.table(found, schema=pyarrow.schema(kinds))
 
     def to_pandas(self, keys: Sequence[str] | None = None) -> Any:
         """A `pandas.DataFrame`, with a column `key` where keys are given.
