@@ -101,10 +101,10 @@ def detect(
     has_end, width = isinstance(entries, Sized), output.KEY
     if (keys := getattr(entries, "keys", None)) is not None:
         width = output.longest(keys)
-    given = session.RunOptions(
-        labels, label, space, examples, encoder, device, never or (), detector, recall, calibrate
-    )
-    ready = session.prepare(given, state)
+    ready = session.prepare(
+        state, labels, label, encoder, device=device, space=space, examples=examples, never=never or (),
+        detector=detector, recall=recall, calibrate=calibrate,
+    )  # fmt: skip
     cache: FeatureCache | None = None
     if kept and has_end:  # vectors are kept beside the state
         try:
