@@ -118,7 +118,7 @@ class Session:
             parts.append(self.learn(*self.detector.observe(self.snapshot.detector, some)))
             self.reservoir = self.reservoir.after(some, parts[-1], seen, keys[start:stop])
             start = stop
-        return Verdicts.joined(parts)
+        return parts[0] if len(parts) == 1 else Verdicts.joined(parts)
 
     def learn(self, output: DetectorOutput, state: Any) -> Verdicts:
         """The verdicts on samples that the detector has observed, at most `until_look` of them.

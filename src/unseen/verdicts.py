@@ -109,7 +109,7 @@ class Verdicts(Sequence[Verdict]):
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The columns, as the table is made of them."""
-        return (*self.output, self.threshold, self.p_known, self.warming)
+        return self.score, self.label, self.route, self.baseline, self.threshold, self.p_known, self.warming
 
     @property
     def output(self) -> DetectorOutput:
