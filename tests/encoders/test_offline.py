@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as Pillow
+from PIL import ImageDraw, ImageFont
 
+from helpers.pictures import encoded
 from unseen.encoders import load_encoder
 from unseen.encoders.offline import image_tower
 from unseen.encoders.runtimes import onnx_session, onnx_tower
 from unseen.errors import EncoderError, MissingExtra
 from unseen.features import load_features
-from unseen.images import Image, find_images, read_entries
+from unseen.features.encoding import NUMBERS
+from unseen.images import Entry, Image, find_images, read_entries
 
 onnx = pytest.importorskip("onnx")
 
@@ -47,14 +50,40 @@ def test_vectors_of_a_fixed_picture_keep_their_values(tower):
     ("runtime", "dtype", "close"),
     [
         ("openvino", torch.bfloat16, 0.999),
+        ("openvino", torch.float32, 0.9999),
         ("onnxruntime", torch.float32, 0.9999),
+        ("torch", torch.bfloat16, 0.999),
     ],
 )
 def test_every_runtime_has_the_vectors_of_torch_in_float32(tower, runtime, dtype, close):
     pytest.importorskip(runtime)
     other = load_encoder("offline", device="cpu", dtype=dtype, runtime=runtime)
-    assert torch.cosine_similarity(other.images([gradient()]), tower.images([gradient()])).min() > close
+    some = [gradient(), Image("text", page_of_text((400, 300)))]
+    assert torch.cosine_similarity(other.images(some), tower.images(some)).min() > close
     assert other.fingerprint == tower.fingerprint
+
+
+def page_of_text(size):
+    page = Pillow.new("RGB", size, "white")
+    for y in range(0, size[1], 72):
+        ImageDraw.Draw(page).text((9, y), "the unknown object of a photo " * 9, "black", ImageFont.load_default(60))
+    return page
+
+
+def woven(size):
+    row, column = np.mgrid[0 : size[1], 0 : size[0]]
+    threads = 127.5 + 127.5 * np.sin(column / 2.3 + row / 9) * np.sin(row / 3.1)
+    return Pillow.fromarray(threads.astype(np.uint8)).convert("RGB")
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("paint", [page_of_text, woven])
+def test_vectors_of_jpegs_of_text_and_texture_read_at_a_quarter_of_their_size_hardly_move(tower, paint):
+    data = encoded(paint((4000, 3000)), "JPEG", quality=90)  # as phones take them
+    entry = Entry("a.jpg", "", data=lambda: data)
+    whole, reduced = entry.read(), entry.read(NUMBERS.spare * tower.side)
+    assert reduced.pixels.size == (1000, 750)
+    assert torch.cosine_similarity(tower.images([whole]), tower.images([reduced])).min() > 0.999
 
 
 @pytest.mark.data

@@ -55,9 +55,9 @@ def test_a_stream_has_the_vectors_of_a_plain_loop_and_small_pictures(encoder, ph
     assert max(found[-1][0][-1].pixels.size) == NUMBERS.kept
 
 
-def test_a_large_jpeg_is_read_at_a_scale_that_leaves_twice_the_pixels_of_the_tower(tmp_path):
+def test_a_large_jpeg_is_read_at_a_scale_that_leaves_three_times_the_pixels_of_the_tower(tmp_path):
     reader = make_reader(TinyOffline(device="cpu"))
-    for whole, smaller in (((4000, 3000), (1000, 750)), ((900, 1200), (450, 600)), ((894, 1200), (894, 1200))):
+    for whole, smaller in (((4000, 3000), (1000, 750)), ((1350, 1800), (675, 900)), ((1340, 1800), (1340, 1800))):
         data = encoded(Pillow.new("RGB", whole), "JPEG")
         image: Any = Entry("a.jpg", "", data=lambda data=data: data).read(reader.least)
         assert image.pixels.size == smaller
@@ -69,7 +69,7 @@ def test_vectors_of_a_photo_read_at_a_smaller_scale_hardly_move():
     whole = torch.nn.functional.interpolate(rough, size=(2400, 3200), mode="bicubic").clamp(0, 1)[0]
     data = encoded(Pillow.fromarray((whole.permute(1, 2, 0) * 255).byte().numpy()), "JPEG", quality=90)
     entry = Entry("a.jpg", "", data=lambda: data)
-    full, reduced = (CLIP.cropped([entry.read(least)]) for least in (0, 2 * CLIP.resize))  # type: ignore[list-item]
+    full, reduced = (CLIP.cropped([entry.read(least)]) for least in (0, NUMBERS.spare * CLIP.resize))  # type: ignore[list-item]
     assert (full.int() - reduced.int()).abs().float().mean() < 2  # of 255
 
 

@@ -25,7 +25,17 @@ from unseen.errors import DataError, EncoderError, SettingError
 from unseen.images import Image, read_entries
 from unseen.images.boxes import Attributes, BoxFile, read_boxes
 from unseen.images.decode import jpeg_thumbnail
-from unseen.images.regions import Box, Region, RegionEntries, region_entries, split_key, window_entries, windows
+from unseen.images.regions import (
+    Box,
+    Region,
+    RegionEntries,
+    cut_windows,
+    region_entries,
+    split_key,
+    squeezed,
+    window_entries,
+    windows,
+)
 from unseen.report.stream_page import NUMBERS, MarkedPhoto, MarkedRegion, StreamLog
 from unseen.storage.files import replacing
 from unseen.verdicts import DOUBTFUL, KNOWN, UNKNOWN
@@ -87,7 +97,8 @@ class RegionRun:
         """
         shares = [one.box for one in windows(self.grid or 1)]
         for batch in read_entries(self.entries.photos, size=size):
-            cut = [self._cut(image) for image in batch]
+            cut = [cut_windows(image, self.grid or 1) for image in batch]
+            self.entries.sizes |= {image.path: image.pixels.size for image in batch}
             if not batch:
                 yield Step([(row.path, row.reason) for row in batch.skipped], None)
                 continue
@@ -97,13 +108,6 @@ class RegionRun:
             keys = iter([image.path for image in images])
             inputs = [(next(keys), None) if isinstance(row, Image) else (row.path, row.reason) for row in batch.rows]
             yield Step(inputs, z[torch.arange(len(cut)), lowest], images)
-
-    def _cut(self, photo: Image) -> list[Image]:
-        """The windows of a photo."""
-        self.entries.sizes[photo.path] = size = photo.pixels.size
-        corners = (map(round, one.pixels(size)) for one in windows(self.grid or 1))
-        boxes = [(x, y, max(x2, x + 1), max(y2, y + 1)) for x, y, x2, y2 in corners]
-        return [Image(f"{photo.path}#{number}", photo.pixels.crop(box)) for number, box in enumerate(boxes, 1)]
 
     def around(self, lines: output.Lines, known: tuple[str, ...]) -> output.Lines:
         """Lines that say of each region what a detector said; `known` are the names of the label space."""
@@ -177,7 +181,7 @@ def window_vectors(
     if isinstance(model, WindowEncoder):
         with suppress(EncoderError):  # a tower that is none of CLIP's
             return model.windows(photos, shares)
-    return model.images([part for parts in cut for part in parts]).cpu().unflatten(0, (len(cut), -1))
+    return model.images([squeezed(part) for parts in cut for part in parts]).cpu().unflatten(0, (len(cut), -1))
 
 
 def is_of_form(file: Path, boxes: BoxFile) -> bool:

@@ -7,7 +7,7 @@ photo is decoded once for all of its regions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePath
 from threading import Lock
@@ -91,6 +91,19 @@ def windows(grid: int) -> list[Region]:
     """
     starts = [step / (2 * grid) for step in range(2 * grid - 1)]
     return [Region((x, y, x + 1 / grid, y + 1 / grid), in_shares=True) for y in starts for x in starts]
+
+
+def cut_windows(photo: Image, grid: int) -> list[Image]:
+    """The windows of a photo."""
+    corners = (map(round, one.pixels(photo.pixels.size)) for one in windows(grid))
+    boxes = [(x, y, max(x2, x + 1), max(y2, y + 1)) for x, y, x2, y2 in corners]
+    return [Image(f"{photo.path}#{number}", photo.pixels.crop(box)) for number, box in enumerate(boxes, 1)]
+
+
+def squeezed(image: Image) -> Image:
+    """An image as a square with all that it shows: encoders see only the middle of what is longer than wide."""
+    side = min(image.pixels.size)
+    return replace(image, pixels=image.pixels.resize((side, side)))
 
 
 @dataclass
