@@ -2,7 +2,7 @@
 
     python benchmarks/encode.py                     # two cores; minutes
     python benchmarks/encode.py --clock cpu         # CPU seconds, which say more on a busy machine
-    ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 python benchmarks/encode.py    # as a lesser processor
+    ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 python benchmarks/encode.py --float32    # as a lesser processor
 
 `tower` is a runtime alone, and its ratio is to torch. `files` are JPEG files on disk to verdicts: beside each size
 stands what it is of the bare runtime, and how many times the way before there were other runtimes, smaller scales and
@@ -42,6 +42,7 @@ def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("--images", type=int, default=48, help="of each size (48)")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--float32", action="store_true", help="as where bfloat16 is not fast")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.set_defaults(threads=2)
     arguments = command.parse(parser)
@@ -49,10 +50,10 @@ def main() -> None:
 
 
 def measure(arguments: Arguments) -> Iterator[Row]:
-    load = partial(load_encoder, "offline", device="cpu")
+    load = partial(load_encoder, "offline", device="cpu", dtype=torch.float32 if arguments.float32 else None)
     towers: dict[str, Any] = {name: load(runtime=name) for name in installed_runtimes()}
     chosen = load().runtimes.chosen  # type: ignore[attr-defined]
-    exact = load(dtype=torch.float32, runtime="torch")
+    exact: Any = load_encoder("offline", device="cpu", dtype=torch.float32, runtime="torch")
     with tempfile.TemporaryDirectory() as folder:
         entries = {
             name: list(find_images(write_pictures(Path(folder) / name, size, arguments.images)))
@@ -91,8 +92,8 @@ def judged(entries: list[Entry], encoder: Any) -> Tensor:
     return torch.cat(found)
 
 
-def least_cosine(found: Tensor, wanted: Tensor) -> float:
-    return float(cosine_similarity(found, wanted).min())
+def least_cosine(found: Tensor, wanted: Tensor) -> str:
+    return f"{float(cosine_similarity(found, wanted).min()):.5f}"
 
 
 def write_pictures(folder: Path, size: tuple[int, int], count: int) -> Path:

@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--first-job", type=int, default=0, help="where to begin (0)")
     parser.add_argument("--scenes", type=int, default=80, help="of a job (80)")
     parser.add_argument("--work", type=Path, default=Path("build/regions"), help="scenes and vectors are kept here")
+    parser.add_argument("--ways", nargs="+", choices=(*OBJECTS, *SCENES), default=[*OBJECTS, *SCENES])
     parser.add_argument("--speed", action="store_true", help="images per second of boxes beside photos of their size")
     parser.add_argument("--rounds", type=int, default=5, help="of --speed (5)")
     arguments = command.parse(parser)
@@ -92,10 +93,9 @@ def main() -> None:
 def cases(arguments: Namespace) -> Iterator[Case]:
     for number in range(arguments.first_job, arguments.first_job + arguments.jobs):
         make = functools.partial(job, number, arguments.archive, arguments.work, arguments.scenes)
-        for way in OBJECTS:
-            yield Case({"job": number, "way": way}, functools.partial(judge_objects, make, way))
-        for way in SCENES:
-            yield Case({"job": number, "way": way}, functools.partial(judge_scenes, make, way))
+        for way in arguments.ways:
+            judge = judge_objects if way in OBJECTS else judge_scenes
+            yield Case({"job": number, "way": way}, functools.partial(judge, make, way))
 
 
 @functools.lru_cache(maxsize=1)
@@ -253,6 +253,8 @@ def table(rows: list[Row]) -> Iterator[str]:
     """A table for objects and one for scenes; what is not named near or far is the mean of both."""
     for ways, fields in ((OBJECTS, ("kept", "rejected")), (SCENES, ("found", "place"))):
         groups = {way: group for (way,), group in grouped(rows, "way").items() if way in ways}
+        if not groups:
+            continue
         lines = [
             (way, *(f"{share(group, field):.1f}" for field in ("auroc_near", "auroc_far", *fields)))
             for way, group in groups.items()

@@ -83,7 +83,7 @@ def test_vectors_of_jpegs_of_text_and_texture_read_at_a_quarter_of_their_size_ha
     entry = Entry("a.jpg", "", data=lambda: data)
     whole, reduced = entry.read(), entry.read(NUMBERS.spare * tower.side)
     assert reduced.pixels.size == (1000, 750)
-    assert torch.cosine_similarity(tower.images([whole]), tower.images([reduced])).min() > 0.999
+    assert torch.cosine_similarity(tower.images([whole]), tower.images([reduced])).min() > 0.998
 
 
 @pytest.mark.data

@@ -196,7 +196,7 @@ def patch_vectors(model: Any, pixels: Float[Tensor, "n 3 h w"]) -> Float[Tensor,
 
 @torch.inference_mode()
 def window_vectors(
-    model: Any, pixels: Float[Tensor, "n 3 h w"], inside: Bool[Tensor, "w p"], *, blocks: int = 4
+    model: Any, pixels: Float[Tensor, "n 3 h w"], inside: Bool[Tensor, "w p"], *, blocks: int = 6
 ) -> Float[Tensor, "n w d"]:
     """One unit vector per window of an image, of a CLIP tower that sees each image once.
 

@@ -38,7 +38,7 @@ class AheadNumbers:
     batches: int = 1  # that the encoder has had or has, beside the one that is waited for
     kept: int = 256  # pixels of the longer side of a picture that is kept: what a report shows
     spare: int = 3  # a JPEG is read at a scale that leaves so many times the pixels of the tower, on each side; with
-    # 2, vectors of fine text and texture fall to a cosine of .986 to those of the whole picture
+    # 2, vectors of fine text and texture fall to a cosine of .986 to those of the whole
 
 
 NUMBERS = AheadNumbers()
