@@ -256,11 +256,15 @@ def table(rows: list[Row]) -> Iterator[str]:
         if not groups:
             continue
         lines = [
-            (way, *(f"{share(group, field):.1f}" for field in ("auroc_near", "auroc_far", *fields)))
+            (way, *(shown(share(group, field)) for field in ("auroc_near", "auroc_far", *fields)))
             for way, group in groups.items()
         ]
         yield from markdown_table(("", "AUROC near", "far", *fields), lines)
         yield ""
+
+
+def shown(value: float) -> str:
+    return "" if value != value else f"{value:.1f}"
 
 
 def share(group: list[Row], field: str) -> float:
