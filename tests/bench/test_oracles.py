@@ -89,6 +89,7 @@ def test_controls_rank_far_above_chance_where_images_tell_nothing(features: Path
     trial = suite.against("near")
     free = evaluate(Online(suite.labels), permuted(trial[trial.arrival("shuffled", 0)], 0))
     assert 100 * free.metrics["auroc"] == pytest.approx(50, abs=4)
+    assert int((free.output.score.sigmoid() == 1).sum()) == pytest.approx(104, abs=3)  # as shares these would tie
 
 
 def test_every_oracle_stands_beside_its_control(tmp_path):
