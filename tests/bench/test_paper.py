@@ -45,6 +45,8 @@ def test_the_sixteen_tables_and_the_figure_are_there_in_order():
     assert not any(suites.needs_images(name) for one in paper.PAPER for name in one.stand_ins)
     used = {name for one in paper.PAPER for name in one.suites}
     assert used == {name for name in suites.names() if suites.needs_images(name)}
+    ours = [{line.split()[0] for line in suites.read(name)["paper"]} & {"oracle-released", "online"} for name in used]
+    assert ours == [{"oracle-released"}] * len(used)  # what is printed as "Ours" stands beside no label-free line
     assert [one.name for one in paper.select_exhibits("1,9,F1")] == ["Table 1", "Table 9", "Figure 1"]
     with pytest.raises(SettingError, match=r"expected exhibits out of 1, 2, .* 16, F1, got 17, F2; "):
         paper.select_exhibits("1,17,f2")
