@@ -1,4 +1,4 @@
-"""Every table of rankings that docs/results.md chooses from: `make results`, about 15 minutes on two idle cores.
+"""Every table of rankings that docs/results.md chooses from: `make results`, minutes on two idle cores.
 
     python benchmarks/results.py ../shared/clip-b16 [--out results] [--suites imagenet200]
 
