@@ -37,9 +37,6 @@ class Corpus:
             raise LabelError(f"expected lists of {self.name}, got {sorted(unknown)}; there are {', '.join(self.lists)}")
         return Corpus(self.name, {name: words for name, words in self.lists.items() if name not in gone})
 
-    def __len__(self) -> int:
-        return len({canonical_spelling(word) for words in self.lists.values() for word in words})
-
 
 def distinct_words(words: Iterable[str], taken: set[str]) -> list[int]:
     """The positions of words whose spelling is not taken yet, and mark them taken."""

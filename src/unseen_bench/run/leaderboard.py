@@ -20,6 +20,7 @@ SUITES = ("imagenet200", "imagenet200-lowres", "tin-near-0", "tin-near-1")
 SEEDS = 3
 OTHERS = ("reneg", "neglabel groups=1", "energy", "maxlogit")  # reneg takes 0.6 ms a sample, too long for all tables
 METHODS = (*(name for name in default_detectors() if name not in ORACLES), *OTHERS)
+HEADS = ("method", "average", *SUITES, "worst set", "µs", "state")
 RULE = (
     "A method may enter if\n\n"
     "- it gets unit features in arrival order and nothing else,\n"
@@ -53,11 +54,6 @@ class Standing(NamedTuple):
         worst = f"{100 * self.worst[1]:.1f} ({self.worst[0]})"
         cost = [f"{self.microseconds:,.0f}", f"{self.state_bytes / 1e6:.1f} MB"]
         return [self.method, f"{100 * self.average:.1f}", *pairs, worst, *cost]
-
-
-def heads() -> list[str]:
-    """The heads of the columns."""
-    return ["method", "average", *SUITES, "worst set", "µs", "state"]
 
 
 def submit(name: str, features: Path, *, out: Path | None = None, workers: int | None = None) -> Standing:
