@@ -1,4 +1,4 @@
-"""Fifteen attacks on a service, most of which brought one down, or its data, and what they do today.
+"""Thirteen attacks on a service, most of which brought one down, or its data, and what they do today.
 
     python benchmarks/attack.py            # a table, in less than five minutes
     python benchmarks/attack.py --json --attacks pipelining names
@@ -73,16 +73,6 @@ def pipelining(folder: Path, seconds: float) -> Row:
                     sent[one] += one.send(requests[sent[one] % 37 :])
             time.sleep(0.02)
     return attacked.row(f"{sum(sent.values()) / 37:,.0f} requests were taken")
-
-
-def pings(folder: Path, seconds: float) -> Row:
-    """A WebSocket, whose pings would be answered before anything else."""
-    with Attacked(folder, small()) as attacked, attacked.service.socket() as one:
-        upgrade = attacked.head("GET", "/observe") + "connection: upgrade\r\nupgrade: websocket\r\n"
-        one.sendall((upgrade + "sec-websocket-version: 13\r\nsec-websocket-key: AAAA\r\n\r\n").encode())
-        status = one.recv(4096).split()[1].decode()
-        time.sleep(seconds / 2)
-    return attacked.row(f"upgrade answered {status}", passed=status != "101")
 
 
 def names(folder: Path, seconds: float) -> Row:
@@ -262,15 +252,6 @@ def sites(folder: Path, seconds: float) -> Row:
     return Row(passed=status == 403, result=f"status {status}")
 
 
-def logs(folder: Path, seconds: float) -> Row:
-    """Characters in a path that a terminal takes for commands."""
-    with Service(folder, "--encoder", "none") as service:
-        service.call("GET", "/v1/streams/%C2%9B2J%E2%80%AE")
-        service.stop(signal.SIGTERM)
-    raw = (service.data / "logs" / "access.jsonl").read_bytes()
-    return Row(passed=raw.isascii(), result="escaped" if raw.isascii() else "raw")
-
-
 def states(folder: Path, seconds: float) -> Row:
     """The same state, downloaded four times."""
     with Service(folder, "--encoder", "none") as service:
@@ -291,8 +272,7 @@ def malformed(folder: Path, seconds: float) -> Row:
 ATTACKS: dict[str, Callable[[Path, float], Row]] = {
     work.__name__: work
     for work in (
-        pipelining, pings, names, bombs, formats, keys, downloads, bodies, folders, headers, index, sites, logs, states,
-        malformed,
+        pipelining, names, bombs, formats, keys, downloads, bodies, folders, headers, index, sites, states, malformed,
     )
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ def main() -> None:
 
 def page(lines: list[list[str]]) -> str:
     """The page."""
-    table = "\n".join(markdown_table(leaderboard.heads(), lines))
+    table = "\n".join(markdown_table(leaderboard.HEADS, lines))
     return (
         f"# Leaderboard\n\n{leaderboard.RULE}\n\n"
         "AUROC / FPR95 (fpr95_id) of the margin in percent, mean over the sets of each suite and over "

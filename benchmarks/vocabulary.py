@@ -1,6 +1,6 @@
-"""Which negatives a first job should have: relatives of its names, everyday words, far words, or mined as papers do.
+"""Which negatives a first job should have: relatives of its names, everyday words, far words.
 
-    python benchmarks/vocabulary.py ../shared/clip-b16             # the table of docs/detect.md
+    python benchmarks/vocabulary.py ../shared/clip-b16             # the table of docs/results.md
     python benchmarks/vocabulary.py ../shared/clip-b16 --jobs 40 --rows rows.jsonl
 
 A job has 12 names of ImageNet drawn at random among those that WordNet has, or, as a family, 12 kinds of one thing.
@@ -29,12 +29,10 @@ from unseen.detectors import NegLabel
 from unseen.features import load_features
 from unseen.vocabulary import hierarchy
 from unseen_bench.evaluate import evaluate
-from unseen_bench.mining import mine
 from unseen_bench.run import Case, Row, command, grouped, markdown_table
 from unseen_bench.trial import Trial
 
 SETTINGS = {  # relatives, everyday words, far words
-    "5,000 mined as NegLabel does": None,
     "1,500 everyday": (0, 1_500, 0),
     "150 relatives of each": (1_800, 0, 0),
     "relatives, 500 everyday": (1_800, 500, 0),
@@ -126,10 +124,8 @@ def measure(folder: Path, setting: str, kind: str, seed: int) -> Row:
     return row
 
 
-def label_space(names: list[str], counts: tuple[int, int, int] | None) -> LabelSpace:
-    """The names with so many negatives of each kind, or with those that a paper mines."""
-    if counts is None:
-        return mine(names, offline_encoder())
+def label_space(names: list[str], counts: tuple[int, int, int]) -> LabelSpace:
+    """The names with so many negatives of each kind."""
     relatives, everyday, far = counts
     return LabelSpace.build(names, offline_encoder(), relatives=relatives, everyday=everyday, far=far)
 

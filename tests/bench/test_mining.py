@@ -119,7 +119,7 @@ def test_known_names_are_never_negatives_whatever_their_spelling(tmp_path: Path)
 
 
 def test_bad_options_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="wordnet, neglabel, online, adaneg"):
+    with pytest.raises(SettingError, match="vocabulary, neglabel, online, adaneg"):
         build(tmp_path, miner="gold")
     with pytest.raises(LabelError, match="at least 0"):
         build(tmp_path, negatives=-3)

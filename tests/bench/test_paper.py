@@ -16,6 +16,7 @@ from unseen import LabelSpace, detectors
 from unseen.encoders import load_encoder
 from unseen.errors import DataError, SettingError
 from unseen_bench import suites
+from unseen_bench.exhibits import paper as report
 from unseen_bench.exhibits.grid import tex
 from unseen_bench.methods.prompts import REGISTRY, LearnOptions
 from unseen_bench.mining import Corpus, mine
@@ -44,6 +45,8 @@ def test_the_sixteen_tables_and_the_figure_are_there_in_order():
     assert not any(suites.needs_images(name) for one in paper.PAPER for name in one.stand_ins)
     used = {name for one in paper.PAPER for name in one.suites}
     assert used == {name for name in suites.names() if suites.needs_images(name)}
+    ours = [{line.split()[0] for line in suites.read(name)["paper"]} & {"oracle-released", "online"} for name in used]
+    assert ours == [{"oracle-released"}] * len(used)  # what is printed as "Ours" stands beside no label-free line
     assert [one.name for one in paper.select_exhibits("1,9,F1")] == ["Table 1", "Table 9", "Figure 1"]
     with pytest.raises(SettingError, match=r"expected exhibits out of 1, 2, .* 16, F1, got 17, F2; "):
         paper.select_exhibits("1,17,f2")
@@ -186,6 +189,15 @@ def test_stand_ins_run_and_the_report_is_written_in_three_forms(toy, tmp_path):
     assert "border-collapse" in page  # the style is in the page
     assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") > 5
     assert tex.count("{") == tex.count("}")
+
+
+def test_a_stand_in_whose_seeds_are_many_streams_has_fewer_and_says_so(toy):
+    (temporal,) = paper.select_exhibits("10")
+    suite = suites.load(str(toy / "toy.toml"), toy)
+    (outcome := paper.Outcome(temporal)).add(suite, [])
+    assert "toy runs with at most 3 seeds." in report.section(outcome).notes
+    own = replace(temporal, suites=(suite.source.name,))  # as printed: as many as were asked for
+    assert [len({run.seed for run in one.runs(suite, 10)}) for one in (temporal, own)] == [3, 10]
 
 
 def test_every_character_of_a_note_can_be_typeset():

@@ -244,8 +244,8 @@ def test_a_sweep_varies_one_setting_of_the_detectors_that_have_it(suite):
 @pytest.mark.data
 def test_rounding_that_learning_amplifies_breaks_no_rule(features: Path):
     suite = suites.load("imagenet200", features)
-    for setting in (("kappa", 0.01), ("rho", 0.3)):
-        row = bench.execute(suite, Run(("textures10",), "shuffled", 0, "online", (setting,))).row
+    for setting in (("kappa", 0.01), ("rho", 0.3)):  # of the first set the whole stream is read twice
+        row = bench.execute(suite, Run(("near",), "shuffled", 0, "online", (setting,))).row
         assert row["auroc"] > 0.5
 
 

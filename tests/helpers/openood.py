@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from unseen import demo
-from unseen_bench.mining import Corpus, find_miner, wordnet
+from unseen_bench.mining import Corpus, find_miner, synset_names
 
 WORDNET_IDS = ("n01440764", "n01443537", "n01484850")  # the first three classes of ImageNet: labels 0, 1, 2
 LISTED = {  # list in benchmark_imglist -> where its images lie, label
@@ -64,7 +64,7 @@ def write(root: Path, *, photos: int = 3) -> Path:
 def mine_few_words(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let negatives come from a small part of WordNet, and be kept in this folder: all of it takes a minute."""
     patch.setenv("UNSEEN_CACHE", str(folder / "cache"))
-    few = Corpus("few", {name: words[::140] for name, words in wordnet().lists.items()})
+    few = Corpus("few", {name: words[::80] for name, words in synset_names().lists.items()})
     miner = replace(find_miner("neglabel"), corpus=lambda: few)
     patch.setattr("unseen_bench.mining.mining.find_miner", lambda name: miner)
 

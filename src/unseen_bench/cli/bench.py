@@ -104,7 +104,7 @@ def print_standing(name: str, features: Path | None, out: Path | None) -> None:
     if features is None:
         raise SettingError("expected --features with --submit, got none; the leaderboard runs on stored features")
     line = leaderboard.submit(name, features, out=out)
-    output.out.print("\n".join(harness.markdown_table(leaderboard.heads(), [line.cells()])))
+    output.out.print("\n".join(harness.markdown_table(leaderboard.HEADS, [line.cells()])))
 
 
 def print_inventory(suite: str, root: Path) -> bool:

@@ -29,14 +29,12 @@ def gap_record(found: theory.Gap) -> dict[str, object]:
     best, regret = found.best, found.regret
     return {
         "modality": found.modality._asdict(),
-        "labels": "pseudo",
         "distance": float(found.distance.sum()),
         "bound": float(found.bound.bound.sum()),
         "rank": found.bound.rank,
         "leading_bound": float(found.leading_bound.bound.sum()),
         "leading_rank": found.leading_bound.rank,
         "own_bound": float(found.own_bound.sum()),
-        "of": "names",
         "converged": best.converged,
         "residual": best.largest_residual,
         "iterations": best.iterations,

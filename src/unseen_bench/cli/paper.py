@@ -1,5 +1,6 @@
 """unseen bench paper: every table and figure of the paper that the data at hand allows."""
 
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,12 +32,12 @@ def run(given: Setting, tables: str | None, *, as_json: bool) -> typer.Exit:
     check_device(given.device)
     if given.data or given.features:
         page.check_plotting()
-    outcomes = []
+    outcomes, load = [], cache(_load)  # a suite stands in many tables
     for exhibit in exhibits.select_exhibits(tables):
         outcome = exhibits.find(exhibit, data=given.data, features=given.features)
         for name in (*outcome.images, *outcome.stand_ins):
             try:
-                suite = _load(name, given.data if name in outcome.images else given.features, given.encoder)
+                suite = load(name, given.data if name in outcome.images else given.features, given.encoder)
             except UnseenError as error:
                 outcome.missing.append(f"{name} was left out: {error}")
                 continue

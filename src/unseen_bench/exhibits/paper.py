@@ -75,9 +75,8 @@ def section(outcome: Outcome) -> ExhibitSection:
     if exhibit.has_published:
         parts += [_printed_grid(PUBLISHED.format(name), suites.read(name)["published"]) for name in exhibit.suites]
     stands_in = any(suite.name not in exhibit.suites for suite, _ in outcome.ran)
-    few = [
-        f"{one.name} runs with at most {one.table['seeds']} seeds." for one, _ in outcome.ran if "seeds" in one.table
-    ]
+    most = {one.name: exhibit.most_seeds(one) for one, _ in outcome.ran}
+    few = [f"{name} runs with at most {seeds} seeds." for name, seeds in most.items() if seeds]
     notes = " ".join(NOTES[name] for name in exhibit.notes)
     return ExhibitSection(
         outcome, parts, [notes, *([NOTES["stand-in"]] if stands_in else []), *few, *odd_averages(exhibit)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from unseen.errors import LabelError
 from unseen.labels.names import read_words
+from unseen.labels.relatives import every_negative
 from unseen.vocabulary import canonical_spelling, read_sections
 
 
@@ -36,9 +37,6 @@ class Corpus:
             raise LabelError(f"expected lists of {self.name}, got {sorted(unknown)}; there are {', '.join(self.lists)}")
         return Corpus(self.name, {name: words for name, words in self.lists.items() if name not in gone})
 
-    def __len__(self) -> int:
-        return len({canonical_spelling(word) for words in self.lists.values() for word in words})
-
 
 def distinct_words(words: Iterable[str], taken: set[str]) -> list[int]:
     """The positions of words whose spelling is not taken yet, and mark them taken."""
@@ -51,23 +49,21 @@ def distinct_words(words: Iterable[str], taken: set[str]) -> list[int]:
 
 
 @cache
-def wordnet() -> Corpus:
-    """The nouns and adjectives of WordNet 3.1 by lexicographer list, lists and words in a fixed order."""
-    return _corpus("WordNet 3.1", slice(None))
+def synset_names() -> Corpus:
+    """The words that open a synset of their list: the rule of NegLabel's corpus of 70,000 words."""
+    lists: dict[str, set[str]] = defaultdict(set)
+    for section, line in read_sections():
+        first = line.partition("\t")[0].partition("|")[0]
+        lists[section].add(first.partition(":")[0])
+    return Corpus(
+        "WordNet 3.1, first word of each synset", {section: tuple(sorted(words)) for section, words in lists.items()}
+    )
 
 
 @cache
-def synset_names() -> Corpus:
-    """The words that open a synset of their list: the rule of NegLabel's corpus of 70,000 words."""
-    return _corpus("WordNet 3.1, first word of each synset", slice(1))
-
-
-def _corpus(name: str, of_synset: slice) -> Corpus:
-    lists: dict[str, set[str]] = defaultdict(set)
-    for section, line in read_sections():
-        words = line.partition("\t")[0].split("|")
-        lists[section].update(word.partition(":")[0] for word in words[of_synset])
-    return Corpus(name, {section: tuple(sorted(words)) for section, words in lists.items()})
+def vocabulary() -> Corpus:
+    """The words that `LabelSpace.build` chooses from; the offline encoder has their vectors, and encodes none."""
+    return Corpus("WordNet 3.1, what has a name of its own", {"noun.own": every_negative()})
 
 
 def word_list(path: str | Path) -> Corpus:

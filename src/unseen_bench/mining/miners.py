@@ -20,7 +20,7 @@ from unseen.labels.prompts import (
     PHOTO_OF,
     WordedPrompt,
 )
-from unseen_bench.mining.corpus import Corpus, synset_names, wordnet
+from unseen_bench.mining.corpus import Corpus, synset_names, vocabulary
 
 QUANTILE = 0.95
 DUPLICATE = 0.95  # CSP: a candidate this close to a known name is another word for it
@@ -112,7 +112,7 @@ ADJECTIVES = ("adj.all", "adj.pert", "adj.ppl")
 NEGLABEL_PROMPTS: Any = {"prompt": NEGLABEL, "adjective_prompt": NEGLABEL_ADJECTIVE}
 NOUNS: Any = {"excluded": ADJECTIVES, "noun_share": 1.0, "adjective_share": 0.0, "count": 5_000, "prompt": PHOTO}
 MINERS: dict[str, Miner] = {
-    "wordnet": Miner(NEGLABEL_RULE, by_cosine(quantile), corpus=wordnet),
+    "vocabulary": Miner(NEGLABEL_RULE, by_cosine(quantile), corpus=vocabulary),
     "neglabel": Miner(NEGLABEL_RULE, by_cosine(quantile), count=10_499, **NEGLABEL_PROMPTS),
     "online": Miner(NEGLABEL_RULE, by_cosine(quantile), count=10_000),
     "adaneg": Miner("lowest sorted cosine at int(.95 K)", by_cosine(sorted_cosine), count=10_000),

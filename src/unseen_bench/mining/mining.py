@@ -20,7 +20,7 @@ from unseen.vocabulary import canonical_spelling
 from unseen_bench.mining.corpus import Corpus, distinct_words
 from unseen_bench.mining.miners import Miner, find_miner
 
-DEFAULT_MINER = "wordnet"  # every word of WordNet; the others read the corpus of their papers, 70,000 words
+DEFAULT_MINER = "vocabulary"  # the others read the corpus of their papers, 70,000 words
 
 
 class Words(NamedTuple):

@@ -2,9 +2,10 @@
 
 The protocol, which `execute` enforces: a detector gets features in arrival order and nothing else; the reading of a
 sample depends on no later sample, not on the length of the stream and not on its division into calls (the first seed
-replaces, cuts and lengthens the future of its own stream, and observes all of it again in calls of random lengths;
-every other seed observes its start again without the rest); order and seed are in the row; no setting depends on an
-unknown set. What breaks one of these on purpose has a kind of its own (KINDS), a mark in every row and tables apart.
+of the first set replaces, cuts and lengthens the future of its own stream, and observes all of it again in calls of
+random lengths; every other stream is begun again without its rest); order and seed are in the row; no setting depends
+on an unknown set. What breaks one of these on purpose has a kind of its own (KINDS), a mark in every row and tables
+apart.
 Rows judge the margin (`margin_auroc`, ...), which is what a verdict carries, and the raw score.
 
 `run_experiment` resumes any other experiment: cases of a key and a job.

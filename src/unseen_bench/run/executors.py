@@ -77,14 +77,16 @@ def execute_many(suite: Suite, runs: Sequence[Run], *, device: str) -> list[RunR
     """The results of runs that differ only in the arrival order, from one call of the detector."""
     pool, detector = prepare(suite, runs[0], device)
     orders = [arrival_order(pool, run) for run in runs]
-    for run, order in zip(runs, orders, strict=True):
-        assert_rules(detector, pool.z[order[: NUMBERS.checked]], run)
+    is_first = [not run.seed and run.sets[0] == suite.sets[0] for run in runs]
+    for run, order, whole in zip(runs, orders, is_first, strict=True):
+        if whole:
+            assert_rules(detector, pool.z[order[: NUMBERS.checked]], run)
     if runs[0].kind == ROUTED_BY_TRUTH:
         evaluations = [run_oracle(runs[0].method.name, detector, pool[order], seed=runs[0].seed) for order in orders]
     else:
         evaluations = evaluate_many(Session(detector) if runs[0].is_judged else ranked(detector), pool, orders)
-        for run, evaluation in zip(runs, evaluations, strict=True):
-            assert_own_stream(detector, evaluation, run)
+        for run, evaluation, whole in zip(runs, evaluations, is_first, strict=True):
+            assert_own_stream(detector, evaluation, run, whole=whole)
     return [
         to_result(suite, run, pool, order, evaluation, device=device)
         for run, order, evaluation in zip(runs, orders, evaluations, strict=True)
@@ -161,10 +163,8 @@ def arrival_order(pool: Trial, run: Run) -> Int[Tensor, " T"]:
 def assert_rules(detector: Detector[Any], z: Float[Tensor, "T d"], run: Run) -> None:
     """Refuse a detector that breaks a rule of the protocol on the start of this very stream, by the rule's name.
 
-    The first seed of every set, order and setting stands for the others, whose start is checked all the same.
+    The first seed of the first set of every order and setting stands for the others, which `assert_own_stream` tries.
     """
-    if run.seed:
-        return
     exact, z = in_float64(detector, z[: NUMBERS.checked])
     rules = [
         ("causal", check_causal, z),
@@ -178,18 +178,16 @@ def assert_rules(detector: Detector[Any], z: Float[Tensor, "T d"], run: Run) -> 
             check(exact, samples)
 
 
-def assert_own_stream(detector: Detector[Any], evaluation: Evaluation, run: Run) -> None:
+def assert_own_stream(detector: Detector[Any], evaluation: Evaluation, run: Run, *, whole: bool) -> None:
     """Refuse a detector whose readings change when the same stream is divided into other calls, or is cut short.
 
-    The first seed observes the whole stream again in calls of random lengths, the others the first samples without the
-    rest. Learning may amplify rounding, so that readings which differ are computed again in
+    The first seed of the first set observes the `whole` stream again in calls of random lengths, the others the first
+    samples without the rest. Learning may amplify rounding, so that readings which differ are computed again in
     float64, and count up to the sample from which rounding alone changes them.
     """
     z = evaluation.trial.z
     rule, sizes = (
-        ("length-free", [min(NUMBERS.checked, len(z))])
-        if run.seed
-        else ("blocking", random_sizes(len(z), NUMBERS.calls))
+        ("blocking", random_sizes(len(z), NUMBERS.calls)) if whole else ("length-free", [min(NUMBERS.checked, len(z))])
     )
     length, what = sum(sizes), f"{sum(sizes)} samples in {len(sizes)} of the stream's calls"
     with suppress(AssertionError):
@@ -197,10 +195,10 @@ def assert_own_stream(detector: Detector[Any], evaluation: Evaluation, run: Run)
         require_same(_first(length, evaluation.output), again.cpu(), what)
         return
     exact, z = in_float64(detector, z)
-    whole, again = (observe_in_parts(exact, z[: sum(parts)], parts)[0] for parts in ([len(z)], sizes))
-    length = min(length, max(NUMBERS.checked, stable_length(exact, z, whole)))
+    once, again = (observe_in_parts(exact, z[: sum(parts)], parts)[0] for parts in ([len(z)], sizes))
+    length = min(length, max(NUMBERS.checked, stable_length(exact, z, once)))
     with _named_rule(run, rule):
-        require_same(_first(length, whole), _first(length, again), what)
+        require_same(_first(length, once), _first(length, again), what)
 
 
 def stable_length(detector: Detector[Any], z: Float[Tensor, "T d"], output: DetectorOutput) -> int:

@@ -20,6 +20,7 @@ SUITES = ("imagenet200", "imagenet200-lowres", "tin-near-0", "tin-near-1")
 SEEDS = 3
 OTHERS = ("reneg", "neglabel groups=1", "energy", "maxlogit")  # reneg takes 0.6 ms a sample, too long for all tables
 METHODS = (*(name for name in default_detectors() if name not in ORACLES), *OTHERS)
+HEADS = ("method", "average", *SUITES, "worst set", "µs", "state")
 RULE = (
     "A method may enter if\n\n"
     "- it gets unit features in arrival order and nothing else,\n"
@@ -55,11 +56,6 @@ class Standing(NamedTuple):
         return [self.method, f"{100 * self.average:.1f}", *pairs, worst, *cost]
 
 
-def heads() -> list[str]:
-    """The heads of the columns."""
-    return ["method", "average", *SUITES, "worst set", "µs", "state"]
-
-
 def submit(name: str, features: Path, *, out: Path | None = None, workers: int | None = None) -> Standing:
     """The line of a method after every check passed on the label space of every suite."""
     method = Method.parse(name)
@@ -84,9 +80,11 @@ def standings(
     methods: Iterable[str], loaded: Sequence[Suite], *, out: Path | None = None, workers: int | None = None
 ) -> Iterator[Standing]:
     """Yield the line of each method; rows are read from and kept in `out`."""
-    for name in methods:
-        rows = {suite.name: _rows(suite, name, out, workers) for suite in loaded}
-        yield standing(name, rows)
+    names = list(methods)
+    rows = {suite.name: _rows(suite, names, out, workers) for suite in loaded}
+    for name in names:
+        own = {suite: [row for row in found if row["detector"] == name] for suite, found in rows.items()}
+        yield standing(name, own)
 
 
 def standing(name: str, rows: dict[str, list[Row]]) -> Standing:
@@ -111,7 +109,7 @@ def standing(name: str, rows: dict[str, list[Row]]) -> Standing:
     return Standing(name, means["auroc"], means["fpr95_id"], ("/".join(worst[0]), worst[1]), spent, state)
 
 
-def _rows(suite: Suite, name: str, out: Path | None, workers: int | None) -> list[Row]:
-    runs = list_runs(suite, names=[name], orders=("shuffled",), seeds=SEEDS)
+def _rows(suite: Suite, names: Sequence[str], out: Path | None, workers: int | None) -> list[Row]:
+    runs = list_runs(suite, names=names, orders=("shuffled",), seeds=SEEDS)
     results = ResultFolder(out, suite.name) if out else None
     return [row for _, row in run_all(suite, runs, results, workers=workers)]

@@ -44,6 +44,7 @@ class Exhibit:
     printed_sets: tuple[str, ...] = ()  # its columns; all if empty
     printed: tuple[Mapping[str, Any], ...] = ()  # whole tables that are printed
     has_published: bool = False  # figures of other papers stand in it
+    stand_in_seeds: int | None = None  # of a stand-in at most, where a seed is many streams
 
     @classmethod
     def of(cls, name: str, table: Mapping[str, Any]) -> Exhibit:
@@ -56,9 +57,14 @@ class Exhibit:
         """What `--tables` calls it."""
         return self.name.removeprefix("Table ").replace("Figure ", "F")
 
+    def most_seeds(self, suite: Suite) -> int | None:
+        """How many seeds it has of a suite at most, None for as many as are asked for."""
+        own: int | None = suite.table.get("seeds")
+        return own if suite.source.name in self.suites else own or self.stand_in_seeds
+
     def runs(self, suite: Suite, seeds: int) -> list[Run]:
         """Its runs of a suite; a detector of patches or views is left out where there are none."""
-        seeds = min(seeds, suite.table.get("seeds", seeds))
+        seeds = min(seeds, self.most_seeds(suite) or seeds)
         methods = [name for name in methods_of(self.methods) if suite.has_parts(Method.parse(name).kind.parts)]
         fixed = [name for name in methods if name in FITTED]  # once: no order can change them
         moving = [name for name in methods if name not in FITTED]
