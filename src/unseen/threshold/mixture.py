@@ -60,7 +60,7 @@ class MixturePrior:
     shifts: int = 24  # steps of the grid that are tried on each side
     # The recall varies more between streams than the fit can see: nine streams of ten, `benchmarks/verdicts.py`
     photos_for_half: float = 8.0  # photos of known names after which the interval is narrower by the root of two
-    interval_deviation: float = 0.55  # of the known mean, in deviations of known margins
+    interval_deviation: float = 0.7  # of the known mean, in deviations of known margins
 
 
 PRIOR = MixturePrior()
