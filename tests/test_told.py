@@ -128,7 +128,7 @@ def balanced(verdicts: Verdicts, is_known: Tensor) -> float:
 
 # an image of a folder is judged by the share of known ones in all of it; where they come last, those that come are
 # rightly judged by more
-@pytest.mark.parametrize(("order", "spare"), [("shuffled", 0.005), ("id_first", 0.005), ("ood_first", 0.02)])
+@pytest.mark.parametrize(("order", "spare"), [("shuffled", 0.005), ("id_first", 0.005), ("ood_first", 0.03)])
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_early_images_are_judged_at_the_end_no_worse_than_as_they_came(order, spare, repeats) -> None:
     pack = trial().ordered(order, 0)

@@ -15,7 +15,7 @@ from unseen.errors import SettingError
 from unseen.threshold import Adaptive, Calibrated, Decisions, Fixed
 from unseen.threshold.adaptive import MarginHistory
 from unseen.threshold.base import Corrected
-from unseen.threshold.mixture import GRID, Expected, Told, fit_mixture
+from unseen.threshold.mixture import GRID, Told, expected_known_mean, fit_mixture
 from unseen_bench import suites
 
 NATS = Adaptive(in_nats=True)
@@ -159,14 +159,14 @@ def test_a_state_is_of_one_size_however_long_the_stream():
 
 
 def test_a_session_takes_the_units_from_the_detector_and_what_to_expect_from_the_names(labels):
-    expecting = replace(NATS, expected=Expected.of(labels))
+    expecting = replace(NATS, known_mean=expected_known_mean(labels))
     assert Session(PooledEvidence(labels)).rule == expecting
     assert Session(PooledEvidence(labels), Calibrated(0.9, 50)).rule.inner == replace(expecting, recall=0.9)
     assert Session(NegLabel(labels)).rule == Adaptive(in_nats=False)
     assert Session(PooledEvidence(labels), Fixed(1.0)).rule == Fixed(1.0)
     assert expecting.settings == NATS.settings  # a checkpoint need not agree on what follows from the names
     empty = torch.zeros(GRID.size, dtype=torch.float64)
-    found = fit_mixture(empty, empty, Told.none(), 0.95, expected=expecting.expected)
+    found = fit_mixture(empty, empty, Told.none(), 0.95, known_mean=expecting.known_mean)
     assert expecting.threshold_of(expecting.start()) == float(found.threshold)
 
 

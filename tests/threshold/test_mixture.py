@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from helpers.margins import gumbel, normal
 from unseen import LabelSpace
-from unseen.threshold.mixture import GRID, PRIOR, Expected, Fit, Told, fit_mixture
+from unseen.threshold.mixture import GRID, PRIOR, Fit, Told, expected_known_mean, fit_mixture
 
 NONE = torch.zeros(0, dtype=torch.float64)
 MIXED = torch.cat([normal(300, 4, 2), gumbel(300, -5, 2)])
@@ -39,20 +39,20 @@ class Literal:
     """The fit, image by image; images are numbers of places of the grid, so that none is divided."""
 
     def __init__(
-        self, images: np.ndarray, recent: np.ndarray, said: tuple[np.ndarray, ...], recall: float, expected: Expected
+        self, images: np.ndarray, recent: np.ndarray, said: tuple[np.ndarray, ...], recall: float, mean: float
     ) -> None:
         photos, known_said, unknown_said = said
         self.x = np.array([GRID.lowest + GRID.step * place for place in range(GRID.size)])
         self.known, self.unknown = (
-            (expected.known, PRIOR.known_deviation),
-            (expected.unknown, PRIOR.unknown_deviation),
+            (mean, PRIOR.known_deviation),
+            (PRIOR.unknown_mean, PRIOR.unknown_deviation),
         )
         first = self.known, self.unknown
         self.share, heard = 0.5, PRIOR.most_images / (PRIOR.most_images + len(images))
         for _ in range(PRIOR.rounds):
             p = self.p()[images]
             self.share = (heard * p.sum() + PRIOR.share_images) / (heard * len(images) + 2 * PRIOR.share_images)
-            for_mean = (self.known[1] / PRIOR.known_mean_deviations[self.known[0] > expected.known]) ** 2
+            for_mean = (self.known[1] / PRIOR.known_mean_deviations[self.known[0] > mean]) ** 2
             among = np.append(images, photos), np.append(heard * p, np.ones(len(photos)))
             self.known = self.side(*among, first[0], for_mean, PRIOR.known_deviation_images)
             numbers = PRIOR.unknown_mean_images, PRIOR.unknown_deviation_images
@@ -96,25 +96,25 @@ def places(count: int, mean: float, seed: int) -> np.ndarray:
     return np.round((drawn - GRID.lowest) / GRID.step).astype(int).clip(0, GRID.size - 1)
 
 
-@pytest.mark.parametrize(("recall", "prior"), [(0.8, Expected()), (0.95, Expected(5.0, -1.5))])
+@pytest.mark.parametrize(("recall", "mean"), [(0.8, PRIOR.known_mean), (0.95, 5.0)])
 @pytest.mark.parametrize(
     ("known", "unknown", "photos", "corrected"),
     [(0, 0, 0, 0), (200, 100, 0, 0), (10, 300, 40, 0), (100, 100, 0, 12), (30, 30, 20, 20)],
 )
-def test_the_fit_is_that_of_a_reference_written_image_by_image(known, unknown, photos, corrected, recall, prior):
+def test_the_fit_is_that_of_a_reference_written_image_by_image(known, unknown, photos, corrected, recall, mean):
     images = np.append(places(known, 4, 0), places(unknown, -4, 1))
     said = places(photos, 6, 2), places(corrected, -1, 3), places(corrected // 2, -2, 4)
     recent = images[::2]
-    expected = Literal(images, recent, said, recall, prior)
+    expected = Literal(images, recent, said, recall, mean)
     counts, now, *parts = (
         torch.bincount(torch.from_numpy(part), minlength=GRID.size).double() for part in (images, recent, *said)
     )
-    found = fit_mixture(counts, now, Told(*parts), recall, expected=prior)
+    found = fit_mixture(counts, now, Told(*parts), recall, known_mean=mean)
     np.testing.assert_allclose(found.p_known.numpy(), expected.p_known, rtol=1e-9)
     assert float(found.threshold) == pytest.approx(expected.threshold, abs=1e-9)
 
 
-def test_margins_are_expected_where_the_texts_say() -> None:
+def test_known_margins_are_expected_where_the_texts_of_the_names_say() -> None:
     draw = torch.Generator().manual_seed(0)
     common = torch.randn(24, generator=draw, dtype=torch.float64)
     names, negatives = (normalize(2 * common + torch.randn(n, 24, generator=draw).double(), dim=1) for n in (5, 40))
@@ -126,17 +126,14 @@ def test_margins_are_expected_where_the_texts_say() -> None:
         )
         return math.log(known / 5) - math.log(unknown / 40)
 
-    known, unknown = ([margin(text) for text in texts.tolist()] for texts in (names, negatives))
+    margins = [margin(text) for text in names.tolist()]
     start, of_mean, of_deviation = PRIOR.known_mean_by_text
-    for_known = start + of_mean * float(np.mean(known)) + of_deviation * float(np.std(known))
-    start, of_quartile = PRIOR.unknown_mean_by_text
-    for_unknown = start + of_quartile * float(np.quantile(unknown, 0.25))
-    (low, high), (lowest, highest) = PRIOR.known_mean_range, PRIOR.unknown_mean_range
-    assert low < for_known < high
-    expected = for_known, min(max(for_unknown, lowest), highest)
-    assert Expected.of(space_of(names, negatives)) == pytest.approx(expected, abs=1e-9)
-    near, far = (Expected.of(space_of(names, rows)) for rows in (names.repeat(8, 1), negatives - 9 * names.mean(0)))
-    assert (near.known, far.known) == (low, high)
+    expected = start + of_mean * float(np.mean(margins)) + of_deviation * float(np.std(margins))
+    low, high = PRIOR.known_mean_range
+    assert low < expected < high
+    assert expected_known_mean(space_of(names, negatives)) == pytest.approx(expected, abs=1e-9)
+    near, far = space_of(names, names.repeat(8, 1)), space_of(names, negatives - 9 * names.mean(0))
+    assert (expected_known_mean(near), expected_known_mean(far)) == (low, high)
 
 
 def space_of(names: Tensor, negatives: Tensor) -> LabelSpace:

@@ -13,7 +13,7 @@ from torch import Tensor
 from unseen.errors import SettingError
 from unseen.labels import LabelSpace
 from unseen.threshold.base import FOLLOWS, Corrected, Decisions, RecallInterval, ThresholdRule, check_recall
-from unseen.threshold.mixture import GRID, PRIOR, TYPICAL, Expected, Fit, Told, fit_mixture
+from unseen.threshold.mixture import GRID, PRIOR, Fit, Told, expected_known_mean, fit_mixture
 
 
 class Units(NamedTuple):
@@ -74,7 +74,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
     every: int = 128
     window: int = 4096
     in_nats: bool = False  # set by the session from the detector
-    expected: Expected = field(default=TYPICAL, metadata=FOLLOWS)  # where margins lie, by the label space
+    known_mean: float = field(default=PRIOR.known_mean, metadata=FOLLOWS)  # expected, by the label space
 
     name: ClassVar[str] = "adaptive"
 
@@ -89,7 +89,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
     def start(self) -> MarginHistory:
         """An empty history and what the prior says, or a threshold of 0."""
         empty = torch.zeros(GRID.size, dtype=torch.float64)
-        fit = fit_mixture(empty, empty, Told.none(), self.recall, expected=self.expected)
+        fit = fit_mixture(empty, empty, Told.none(), self.recall, known_mean=self.known_mean)
         if not self.in_nats:
             fit = fit._replace(threshold=torch.zeros_like(fit.threshold))
         pending = torch.zeros(self.every if self.in_nats else self.window, dtype=torch.float64)
@@ -97,7 +97,8 @@ class Adaptive(ThresholdRule[MarginHistory]):
 
     def for_detector(self, labels: LabelSpace, *, in_nats: bool) -> Adaptive:
         """This rule for a detector of these names, whose margins are in nats or are not."""
-        return replace(self, in_nats=in_nats, expected=Expected.of(labels) if in_nats else TYPICAL)
+        known_mean = expected_known_mean(labels) if in_nats else PRIOR.known_mean
+        return replace(self, in_nats=in_nats, known_mean=known_mean)
 
     def threshold_of(self, state: MarginHistory) -> float:
         return float(state.fit.threshold)
@@ -185,7 +186,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
     def fitted(self, state: MarginHistory) -> MarginHistory:
         """The state with what follows from its counts."""
         seen, units = (state.counts, state.recent, state.told), state.units
-        fit = fit_mixture(*seen, self.recall, expected=self.expected)
+        fit = fit_mixture(*seen, self.recall, known_mean=self.known_mean)
         return state._replace(fit=fit._replace(threshold=fit.threshold * units.scale + units.shift))
 
     def _until_update(self, seen: int) -> int:

@@ -15,7 +15,7 @@ from unseen.labels import LabelSpace
 from unseen.threshold.adaptive import Adaptive, MarginHistory
 from unseen.threshold.base import FOLLOWS, Decisions, RecallInterval, ThresholdRule, check_recall
 from unseen.threshold.fixed import Fixed
-from unseen.threshold.mixture import PRIOR, TYPICAL, Expected
+from unseen.threshold.mixture import PRIOR
 
 
 class Calibration(NamedTuple):
@@ -51,7 +51,7 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
     recall: float = 0.95
     images: int = 0
     in_nats: bool = False  # set by the session from the detector
-    expected: Expected = field(default=TYPICAL, metadata=FOLLOWS)  # by the rule that follows the stream
+    known_mean: float = field(default=PRIOR.known_mean, metadata=FOLLOWS)  # expected, by the label space
 
     name: ClassVar[str] = "calibrated"
 
@@ -62,7 +62,7 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
     @property
     def inner(self) -> Adaptive:
         """The rule that follows the stream."""
-        return Adaptive(self.recall, in_nats=self.in_nats, expected=self.expected)
+        return Adaptive(self.recall, in_nats=self.in_nats, known_mean=self.known_mean)
 
     def start(self) -> CalibratedMargins:
         """A state without calibration margins: `calibrated_state` has them."""
@@ -105,7 +105,7 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
     def for_detector(self, labels: LabelSpace, *, in_nats: bool) -> Calibrated:
         """This rule with the inner rule as it works best for the detector."""
         inner = self.inner.for_detector(labels, in_nats=in_nats)
-        return replace(self, in_nats=in_nats, expected=inner.expected)
+        return replace(self, in_nats=in_nats, known_mean=inner.known_mean)
 
 
 def stream_of(state: Any) -> MarginHistory | None:

@@ -28,23 +28,18 @@ class MixturePrior:
 
     Margins are log-odds of the known names against the negatives, less log(K / L). The numbers were found by a random
     search on half of 438 streams (those of `benchmarks/families.py`, `verdicts.py`, `label_spaces.py` and first jobs),
-    and rounded: the other half gained as much. What texts say gained there as much again as all other numbers together.
+    and rounded; the other half gained as much, half of it by what texts say.
     """
 
     text_tau: float = 1 / 30  # at which a text stands for an image: it is nearer to other texts than an image is
     known_mean: float = 3.0  # where no label space says otherwise
     known_mean_by_text: tuple[float, float, float] = (-1.0, 0.64, 0.75)  # start; times mean, deviation of the names'
-    known_mean_range: tuple[float, float] = (1.0, 8.0)  # of the label spaces that these were fitted to
-    known_mean_deviations: tuple[float, float] = (
-        1.0,
-        6.0,
-    )  # between label spaces, below and above what texts say: with
-    # a wide one below, a stream of near unknown images alone would pass
+    known_mean_range: tuple[float, float] = (1.0, 8.0)  # of the label spaces that this was fitted to
+    # between label spaces, below and above: with a wide one below, a stream of near unknown images alone would pass
+    known_mean_deviations: tuple[float, float] = (1.0, 6.0)
     known_deviation: float = 3.1
     known_deviation_images: float = 45.0  # that this deviation is worth
     unknown_mean: float = -3.1
-    unknown_mean_by_text: tuple[float, float] = (-6.5, -1.0)  # start; times the lower quartile of the negatives'
-    unknown_mean_range: tuple[float, float] = (-8.0, 0.0)
     unknown_mean_images: float = 11.0
     unknown_deviation: float = 1.2
     unknown_deviation_images: float = 2.0
@@ -64,7 +59,6 @@ class MixturePrior:
 
 
 PRIOR = MixturePrior()
-MOST_TEXTS = 512  # negatives whose texts are asked: their quartile is as good, and a large space is as quick
 
 
 class Grid(NamedTuple):
@@ -99,37 +93,17 @@ class Grid(NamedTuple):
 GRID = Grid()
 
 
-class Expected(NamedTuple):
-    """Where the margins of known and of unknown images lie on average, before there is any image."""
+def expected_known_mean(labels: LabelSpace) -> float:
+    """Where the margins of known images lie on average, before there is any: by those that the names' texts would have.
 
-    known: float = PRIOR.known_mean
-    unknown: float = PRIOR.unknown_mean
-
-    @classmethod
-    def of(cls, labels: LabelSpace) -> Expected:
-        """What the margins say that the texts would have as images.
-
-        Those of the names say how far these lie from the negatives, their deviation how unlike each other they are in
-        that; those of the negatives how near the names unrelated words still are.
-        """
-        odds = math.log(len(labels.names) / max(1, len(labels.negatives)))
-        every = max(1, len(labels.negatives) // MOST_TEXTS)
-        known, unknown = (
-            neglabel(text_logits(labels, texts, tau=PRIOR.text_tau)).double() - odds
-            for texts in (labels.id_anchors, labels.ood_anchors[::every])
-        )
-        start, of_mean, of_deviation = PRIOR.known_mean_by_text
-        for_known = start + of_mean * float(known.mean()) + of_deviation * float(known.std(correction=0))
-        start, of_quartile = PRIOR.unknown_mean_by_text
-        for_unknown = start + of_quartile * float(unknown.quantile(0.25)) if len(unknown) else PRIOR.unknown_mean
-        return cls(_within(for_known, PRIOR.known_mean_range), _within(for_unknown, PRIOR.unknown_mean_range))
-
-
-def _within(value: float, ends: tuple[float, float]) -> float:
-    return min(max(value, ends[0]), ends[1])
-
-
-TYPICAL = Expected()
+    Their mean says how far the names lie from the negatives, their deviation how unlike each other they are in that.
+    """
+    margins = neglabel(text_logits(labels, labels.id_anchors, tau=PRIOR.text_tau)).double()
+    margins -= math.log(len(labels.names) / max(1, len(labels.negatives)))
+    start, of_mean, of_deviation = PRIOR.known_mean_by_text
+    expected = start + of_mean * float(margins.mean()) + of_deviation * float(margins.std(correction=0))
+    low, high = PRIOR.known_mean_range
+    return min(max(expected, low), high)
 
 
 class Side(NamedTuple):
@@ -150,6 +124,9 @@ class Side(NamedTuple):
         mean = (float(weight @ x) + for_mean * prior.mean) / (total + for_mean)
         square = float(weight @ np.square(x - mean)) + for_deviation * prior.deviation**2
         return Side(mean, math.sqrt(square / (total + for_deviation)))
+
+
+UNKNOWN_PRIOR = Side(PRIOR.unknown_mean, PRIOR.unknown_deviation)
 
 
 class Fit(NamedTuple):
@@ -188,9 +165,9 @@ def fit_mixture(
     told: Told,
     recall: float,
     *,
-    expected: Expected = TYPICAL,
+    known_mean: float = PRIOR.known_mean,
 ) -> Fit:
-    """Threshold, `p_known` and recall interval; `expected` is where the prior has the images of both sides.
+    """Threshold, `p_known` and recall interval; `known_mean` is where the prior has known images.
 
     `counts` are the images of the stream at each place of the grid, `recent` the same with less weight for earlier
     ones: they give the share of known images now. The rounds are NumPy: vectors are small and calls many, so that
@@ -198,18 +175,17 @@ def fit_mixture(
     """
     x, stream, latest, photos = (one.numpy() for one in (GRID.margins, counts, recent, told.photos))
     stream = stream * (PRIOR.most_images / (PRIOR.most_images + stream.sum()))
-    known_prior = known = Side(expected.known, PRIOR.known_deviation)
-    unknown_prior = unknown = Side(expected.unknown, PRIOR.unknown_deviation)
-    share = 0.5
+    known_prior = Side(known_mean, PRIOR.known_deviation)
+    known, unknown, share = known_prior, UNKNOWN_PRIOR, 0.5
     for _ in range(PRIOR.rounds):
         p = responsibility(x, known, unknown, share)
         share = share_of(stream, p)
         from_known, from_unknown = stream * p + photos, stream * (1 - p)
-        between = PRIOR.known_mean_deviations[known.mean > expected.known]
+        between = PRIOR.known_mean_deviations[known.mean > known_mean]
         for_mean = (known.deviation / between) ** 2  # the precision of the prior, in images
         known = known.drawn_to(from_known, x, known_prior, (for_mean, PRIOR.known_deviation_images))
         images = PRIOR.unknown_mean_images, PRIOR.unknown_deviation_images
-        unknown = unknown.drawn_to(from_unknown, x, unknown_prior, images)
+        unknown = unknown.drawn_to(from_unknown, x, UNKNOWN_PRIOR, images)
     for _ in range(PRIOR.share_rounds):
         share = share_of(latest, responsibility(x, known, unknown, share))
     p_known = torch.from_numpy(responsibility(x, known, unknown, share))
