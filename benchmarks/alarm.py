@@ -1,4 +1,4 @@
-"""How often the alarms are false, and how soon they notice a change.
+"""How often the alarm is false, and how soon it notices a change.
 
 python benchmarks/alarm.py
 """
@@ -11,13 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from unseen.alarm import AlarmState, MixAlarm, UnknownRateAlarm
+from unseen.alarm import AlarmState, UnknownRateAlarm
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
-MIX = (0.4, 0.3, 0.2, 0.1)
 
 
-def waited(rule: UnknownRateAlarm | MixAlarm, draw: Draw, generator: np.random.Generator, most: int) -> int:
+def waited(rule: UnknownRateAlarm, draw: Draw, generator: np.random.Generator, most: int) -> int:
     """After how many samples the alarm is raised, `most` at most."""
     state: AlarmState = rule.start()
     while state.raised_at is None and state.seen < most:
@@ -25,7 +24,7 @@ def waited(rule: UnknownRateAlarm | MixAlarm, draw: Draw, generator: np.random.G
     return most if state.raised_at is None else state.raised_at + 1
 
 
-def line(what: str, rule: UnknownRateAlarm | MixAlarm, draw: Draw, rounds: int) -> None:
+def line(what: str, rule: UnknownRateAlarm, draw: Draw, rounds: int) -> None:
     generator = np.random.default_rng(0)
     times = [waited(rule, draw, generator, int(200 * rule.between)) for _ in range(rounds)]
     error = np.std(times) / math.sqrt(rounds)
@@ -40,11 +39,9 @@ def main() -> None:
     for allowed in (0.05, 0.3):
         rule = UnknownRateAlarm(allowed, between=1_000)
         line(f"{100 * allowed:.0f} % unknown, as allowed", rule, lambda g, n, p=allowed: g.random(n) < p, rounds)
-    line("mix as allowed", MixAlarm(MIX, between=1_000), lambda g, n: g.choice(4, n, p=MIX), rounds)
     for rate in (0.3, 0.4, 0.6):
         rule = UnknownRateAlarm(0.2)
         line(f"{100 * rate:.0f} % unknown, 20 % allowed", rule, lambda g, n, p=rate: g.random(n) < p, rounds)
-    line("mix turned around", MixAlarm(MIX), lambda g, n: g.choice(4, n, p=MIX[::-1]), rounds)
 
 
 if __name__ == "__main__":

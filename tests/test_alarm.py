@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unseen.alarm import AlarmState, MixAlarm, StreamAlarms, UnknownRateAlarm, allowed_rate
+from unseen.alarm import AlarmState, UnknownRateAlarm, allowed_rate
 from unseen.errors import SettingError
 
 
@@ -72,35 +72,3 @@ def test_a_rate_that_was_observed_gets_an_upper_bound():
 def test_odd_settings_are_refused(make):
     with pytest.raises(SettingError, match="expected"):
         make()
-
-
-def test_false_alarms_of_a_mix_are_as_rare_as_stated_and_a_change_is_noticed():
-    mix, generator = (0.5, 0.3, 0.2), np.random.default_rng(0)
-    rule, times = MixAlarm(mix, between=200), []
-    for _ in range(150):
-        state = rule.start()
-        while state.raised_at is None:
-            state = rule.update(state, generator.choice(3, 256, p=mix))
-        times.append(state.raised_at)
-    assert np.mean(times) - 3 * np.std(times) / math.sqrt(len(times)) > 200
-    calm = MixAlarm.from_outcomes(np.array([500, 300, 200]))
-    state = calm.update(calm.start(), generator.choice(3, 3_000, p=mix))
-    assert state.raised_at is None
-    assert 3_000 < calm.update(state, generator.choice(3, 500, p=mix[::-1])).raised_at < 3_200
-
-
-def test_a_mix_is_judged_alike_in_one_call_and_in_many():
-    rule, outcome = MixAlarm((0.3, 0.3, 0.4), between=1e9), np.random.default_rng(2).choice(3, 300)
-    parts = rule.start()
-    for part in np.split(outcome, [10, 100, 164]):
-        parts = rule.update(parts, part)
-    assert parts.evidence == pytest.approx(rule.update(rule.start(), outcome).evidence)
-
-
-def test_another_mix_of_names_is_told_once() -> None:
-    alarms = StreamAlarms(UnknownRateAlarm(0.2))
-    usual, others = np.arange(512) % 4 // 3, np.ones(200, dtype=np.int64)  # three cats to a dog
-    assert [list(alarms.add(usual, names=2)) for _ in range(2)] == [[], []]
-    assert list(alarms.add(others, names=2)) == ["the mix of names is not that of the first 512 images"]
-    assert list(alarms.add(others, names=2)) == []
-    assert alarms.shown()["mix_raised"]

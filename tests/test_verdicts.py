@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 import sys
 
@@ -11,9 +8,7 @@ import torch
 
 from helpers.streams import stream
 from unseen import LabelSpace, Session, Verdicts
-from unseen.detectors import DetectorOutput
 from unseen.errors import MissingExtra
-from unseen.threshold import Decisions
 from unseen.verdicts import FIELDS, records
 
 KEYS = ["a", "b", "c", "d"]
@@ -23,10 +18,10 @@ KEYS = ["a", "b", "c", "d"]
 def verdicts() -> Verdicts:
     score = torch.tensor([3.0, 2.0, 1.0, math.nan])
     route = torch.tensor([1, 0, -1, 0], dtype=torch.int8)
-    output = DetectorOutput(score, torch.tensor([0, 1, 1, 1]), route, torch.full((4,), 0.5))
+    label, baseline = torch.tensor([0, 1, 1, 1]), torch.full((4,), 0.5)
     p_known, warming = torch.tensor([0.9, 0.4, 0.1, math.nan]), torch.tensor([True, False, False, False])
-    decisions = Decisions(torch.tensor([1.0, 1.0, 1.0, math.inf]), p_known, warming)
-    return Verdicts(("cat", "dog"), output, decisions)
+    threshold = torch.tensor([1.0, 1.0, 1.0, math.inf])
+    return Verdicts(("cat", "dog"), score, label, route, baseline, threshold, p_known, warming)
 
 
 def test_a_record_has_the_documented_fields_in_order(verdicts):
@@ -49,14 +44,7 @@ def test_a_record_has_the_documented_fields_in_order(verdicts):
 
 def test_rows_columns_and_formats_hold_the_same_values(verdicts):
     rows = list(verdicts.records(KEYS))
-    assert [json.loads(line) for line in verdicts.json_lines(KEYS)] == rows
     assert verdicts.columns(KEYS) == {field: [row[field] for row in rows] for field in FIELDS}
-    file = io.StringIO()
-    verdicts.csv(file, KEYS)
-    table = list(csv.DictReader(io.StringIO(file.getvalue())))
-    assert [row["margin"] for row in table] == ["2.5", "1.5", "0.5", ""]
-    verdicts.csv(file, ["=1.jpg", *KEYS[1:]])
-    assert "\n'=1.jpg,known" in file.getvalue()
     assert list(records(verdicts.structured(), verdicts.names, KEYS)) == rows
 
 
@@ -83,18 +71,14 @@ def test_every_sample_is_known_doubtful_or_unknown(labels: LabelSpace):
     assert torch.equal(verdicts.unknown, verdicts.margin < verdicts.threshold)
 
 
-@pytest.mark.parametrize("kind", ["arrow", "pandas"])
-def test_a_table_library_gets_the_same_columns(verdicts, kind):
-    pytest.importorskip({"arrow": "pyarrow"}.get(kind, kind))
-    table, bare = getattr(verdicts, f"to_{kind}")(KEYS), getattr(verdicts, f"to_{kind}")()
-    names, others = ((one.column_names if kind == "arrow" else list(one.columns)) for one in (table, bare))
-    assert tuple(names) == FIELDS
-    assert tuple(others) == FIELDS[1:]
-    assert table["key"].to_list() == KEYS if kind == "pandas" else table["key"].to_pylist() == KEYS
+def test_pandas_gets_the_same_columns(verdicts):
+    pytest.importorskip("pandas")
+    assert tuple(verdicts.to_pandas(KEYS).columns) == FIELDS
+    assert tuple(verdicts.to_pandas().columns) == FIELDS[1:]
+    assert verdicts.to_pandas(KEYS)["key"].to_list() == KEYS
 
 
-@pytest.mark.parametrize(("kind", "package"), [("arrow", "pyarrow"), ("pandas", "pandas")])
-def test_a_table_library_that_is_missing_is_named(verdicts, kind, package, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtra, match=rf"{package}.*unseen\[tables\]"):
-        getattr(verdicts, f"to_{kind}")(KEYS)
+def test_pandas_that_is_missing_is_named(verdicts, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtra, match=r"pandas.*unseen\[tables\]"):
+        verdicts.to_pandas(KEYS)

@@ -15,7 +15,7 @@ read_regions     a photo and what a detector found in it -> a batch of its regio
 Session          one stream in progress: observe, score, calibrate, rejudge, save, load
 SessionSpec      the description that a session is built from
 Verdict          what is decided about an image
-Verdicts         a table of those: JSON, CSV, Arrow, pandas
+Verdicts         a table of those: records, columns, pandas
 Client           a service from afar: observe and score as a session does
 pipeline         names in, a function of images out: the habit of transformers
 detectors        the methods by name: detectors.make("online", space)

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -18,10 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unseen.errors import DataError, import_extra
+from unseen.errors import DataError
 from unseen.spec import SessionSpec
 from unseen.storage.files import replacing, sync_folder
-from unseen.storage.remote import Location, local_draft
 from unseen.verdicts import Verdicts
 
 BATCH = 2048  # samples per step: working memory follows it, not the stream
@@ -148,40 +146,3 @@ def state_path(folder: Path, key: str) -> Path:
     """The file of a stream: its key as far as a file name allows, and a hash that keeps keys apart."""
     digest = hashlib.sha256(key.encode()).hexdigest()[:8]
     return folder / f"{quote(key, safe='')[:80]}-{digest}.safetensors"
-
-
-def write_partitions(
-    folder: Location, verdicts: Verdicts, keys: Sequence[str], streams: Sequence[str], days: Sequence[str]
-) -> int:
-    """Write one Parquet file for each stream and day, as SQL engines read them, and return how many there are.
-
-    Folders are named by stream and day (`stream=gate 1/day=2026-11-18/`). A file is named by the keys in it and appears
-    whole: who judges the same samples again replaces their rows, and rows of other samples come beside them.
-    """
-    parquet, parts = import_extra("pyarrow.parquet", "tables"), dict[tuple[str, str], list[int]]()
-    for row, part in enumerate(zip(streams, days, strict=True)):
-        parts.setdefault(part, []).append(row)
-    for (stream, day), rows in parts.items():
-        own = [keys[row] for row in rows]
-        table = verdicts.select(torch.tensor(rows)).to_arrow(own)
-        name = hashlib.sha256("\0".join(own).encode()).hexdigest()[:16]
-        place = folder / f"stream={quote(stream, safe=' ')}" / f"day={day}" / f"{name}.parquet"
-        with local_draft(place) as draft, replacing(draft) as temporary:
-            parquet.write_table(table, temporary)
-    return len(parts)
-
-
-def day_of(time: str) -> str:
-    """The day of a time, in ISO format or in seconds since 1970, in UTC where the time says no zone.
-
-    >>> day_of("2026-11-18 09:30:00"), day_of("2026-11-18T23:30:00-05:00"), day_of("1700000000")
-    ('2026-11-18', '2026-11-19', '2023-11-14')
-    """
-    is_number = time.replace(".", "", 1).isdecimal()
-    try:
-        moment = datetime.fromtimestamp(float(time), UTC) if is_number else datetime.fromisoformat(time)
-    except (ValueError, OverflowError, OSError) as error:
-        raise DataError(
-            f"expected times such as 2026-11-18T09:30:00 or seconds since 1970, got {time!r}; name another column"
-        ) from error
-    return (moment.astimezone(UTC) if moment.tzinfo else moment).date().isoformat()

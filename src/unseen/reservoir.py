@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,22 +52,22 @@ class KeptImages:
     def select(self, rows: Int[Tensor, " m"] | Bool[Tensor, " n"]) -> KeptImages:
         """Some of the images, by number or by mask."""
         rows = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
-        columns = {name: getattr(self, name) for name in COLUMNS}  # of which a GPU may hold one
-        chosen = {name: x.index_select(0, rows.to(x.device)) for name, x in columns.items()}  # faster than brackets
+        chosen = {name: getattr(self, name).index_select(0, rows) for name in COLUMNS}  # faster than brackets
         return KeptImages(**chosen, keys=tuple(self.keys[row] for row in rows.tolist()))
 
     @classmethod
-    def joined(cls, parts: Sequence[KeptImages]) -> KeptImages:
-        """Consecutive images as one; on a GPU the vectors stay there until somebody asks for them."""
-        columns = {
-            name: torch.cat([getattr(part, name).to(getattr(parts[-1], name).device) for part in parts])
-            for name in COLUMNS
-        }
-        return cls(**columns, keys=tuple(chain.from_iterable(part.keys for part in parts)))
+    def judged(cls, z: Float[Tensor, "n d"], verdicts: Verdicts, start: int, keys: Sequence[str]) -> KeptImages:
+        """Consecutive images of a stream, the first at place `start`, with what was decided about them."""
+        copied = torch.empty(z.shape, dtype=torch.float16).copy_(z.detach())
+        place = torch.arange(start, start + len(z))
+        known = ~verdicts.unknown
+        return cls(copied, place, verdicts.margin.float(), verdicts.label, known, torch.zeros_like(place), tuple(keys))
 
-    def cpu(self) -> KeptImages:
-        """The images in host memory."""
-        return replace(self, z=self.z.cpu())
+    @classmethod
+    def joined(cls, parts: Sequence[KeptImages]) -> KeptImages:
+        """Consecutive images as one."""
+        columns = {name: torch.cat([getattr(part, name) for part in parts]) for name in COLUMNS}
+        return cls(**columns, keys=tuple(chain.from_iterable(part.keys for part in parts)))
 
     @cached_property
     def features(self) -> Float[Tensor, "n d"]:
@@ -109,15 +109,6 @@ class KeptImages:
 COLUMNS = tuple(one.name for one in fields(KeptImages) if one.name != "keys")
 
 
-class JudgedCall(NamedTuple):
-    """Images that were judged in one call."""
-
-    z: Float[Tensor, "T d"]
-    verdicts: Verdicts
-    start: int  # place of the first in the stream
-    keys: tuple[str, ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Reservoir:
     """What is kept of a stream, as one value: a reader that holds it sees no later image."""
@@ -128,8 +119,8 @@ class Reservoir:
     next_group: int = 1
     dismissed: tuple[int, ...] = ()  # numbers of groups that are not to be shown
     journal: tuple[Mapping[str, Any], ...] = ()  # what people changed, as unseen.discover wrote it
-    recent: tuple[JudgedCall, ...] = field(default=(), repr=False)
-    intake: int = 2048  # images after which those that are not to be kept are dropped; 16 times as many on a GPU
+    recent: tuple[KeptImages, ...] = field(default=(), repr=False)  # of the latest calls, not yet among the others
+    intake: int = 2048  # images after which those that are not to be kept are dropped
 
     @classmethod
     def empty(cls, dim: int, *, unknown: int = UNKNOWN) -> Reservoir:
@@ -144,22 +135,19 @@ class Reservoir:
         if not self.unknown or not count:
             return self
         z = z[:, 0] if z.ndim == 3 else z  # without patches
-        copied = z.detach().half() if z.dtype != torch.float16 else z.detach().clone()
-        more = JudgedCall(copied, verdicts, start, tuple(keys) or ("",) * count)
+        more = KeptImages.judged(z, verdicts, start, keys or ("",) * count)
         longer = replace(self, recent=(*self.recent, more))
-        since = start + count - longer.recent[0].start
-        is_full = since >= self.intake * (16 if z.is_cuda else 1) or len(longer.recent) >= self.intake
-        return longer.with_recent(on_host=False) if is_full else longer
+        is_full = start + count - int(longer.recent[0].place[0]) >= self.intake
+        return longer.with_recent() if is_full else longer
 
-    def with_recent(self, *, on_host: bool = True) -> Reservoir:
+    def with_recent(self) -> Reservoir:
         """The reservoir with its latest images among the others and without those that are not to be kept."""
         if not self.recent:
-            return replace(self, kept=self.kept.cpu()) if on_host and self.kept.z.is_cuda else self
-        whole = KeptImages.joined((self.kept, images_of_calls(self.recent)))
+            return self
+        whole = KeptImages.joined((self.kept, *self.recent))
         place, known, most = whole.place.numpy(), whole.known.numpy(), self.unknown
         keeps = kept_places(place, ~known, most) | kept_places(place, known, most // KNOWN_SHARE)
-        kept = whole.select(torch.from_numpy(keeps))
-        return replace(self, kept=kept.cpu() if on_host and kept.z.is_cuda else kept, recent=())
+        return replace(self, kept=whole.select(torch.from_numpy(keeps)), recent=())
 
     @cached_property
     def images(self) -> KeptImages:
@@ -231,15 +219,6 @@ class Reservoir:
             return cls(KeptImages.of_tensors(tensors), unknown, since, next_group, dismissed, journal)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise StateError(f"expected the kept images of a session, got {error}; pass the right file") from error
-
-
-def images_of_calls(parts: Sequence[JudgedCall]) -> KeptImages:
-    """The images of several calls with what was decided about them."""
-    rows = ((p.z, p.verdicts.margin, p.verdicts.label, ~p.verdicts.unknown) for p in parts)
-    z, margin, label, known = map(torch.cat, zip(*rows, strict=True))
-    keys = tuple(chain.from_iterable(part.keys for part in parts))
-    place = torch.from_numpy(np.concatenate([np.arange(part.start, part.start + len(part.z)) for part in parts]))
-    return KeptImages(z, place, margin.float(), label, known, torch.zeros_like(place), keys)
 
 
 def kept_places(place: np.ndarray, among: np.ndarray, count: int) -> np.ndarray:

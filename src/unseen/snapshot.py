@@ -33,7 +33,7 @@ class Tally(NamedTuple):
 
     def after(self, verdicts: Verdicts) -> Tally:
         """The counts after more samples."""
-        route = verdicts.output.route
+        route = verdicts.route
         return Tally(
             self.seen + len(route),
             self.known + (~verdicts.unknown).sum(),

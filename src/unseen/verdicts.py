@@ -1,23 +1,20 @@
-"""One table of verdicts: rows, columns, JSON lines, CSV, Arrow, pandas. Python, files and HTTP use the same words."""
+"""One table of verdicts: rows, records, columns, pandas. Python, files and HTTP use the same words."""
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TextIO, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+import torch
+from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
 from unseen.detectors import DetectorOutput
 from unseen.errors import import_extra
-from unseen.storage.csv_cells import as_text_cell
-from unseen.threshold import Decisions
 
 VerdictArray = np.ndarray[tuple[int], np.dtype[np.void]]
 
@@ -90,54 +87,44 @@ class Verdicts(Sequence[Verdict]):
     """
 
     names: tuple[str, ...]
-    output: DetectorOutput
-    decisions: Decisions
+    score: Float[Tensor, " T"]  # what the detector returned
+    label: Int[Tensor, " T"]  # the index of the most likely known name
+    route: Int8[Tensor, " T"]  # +1: taught the known side, -1: the unknown side, 0: nothing
+    baseline: Float[Tensor, " T"]  # the score of an image related to no name
+    threshold: Float[Tensor, " T"]  # that each sample met
+    p_known: Float[Tensor, " T"]  # the probability that it is known
+    warming: Bool[Tensor, " T"]  # whether its threshold was not reliable yet
 
     @classmethod
     def joined(cls, parts: Sequence[Verdicts]) -> Verdicts:
         """Consecutive verdicts over the same names as one table."""
-        output = DetectorOutput.joined([part.output for part in parts])
-        return cls(parts[0].names, output, Decisions.joined(part.decisions for part in parts))
+        if len(parts) == 1:
+            return parts[0]
+        return cls(parts[0].names, *map(torch.cat, zip(*(part.tensors for part in parts), strict=True)))
 
     def select(self, rows: Int[Tensor, " n"]) -> Verdicts:
         """The verdicts on some samples."""
-        output = DetectorOutput(*(column[rows] for column in self.output))
-        return Verdicts(self.names, output, Decisions(*(column[rows] for column in self.decisions)))
+        return Verdicts(self.names, *(column[rows] for column in self.tensors))
 
     @property
-    def score(self) -> Float[Tensor, " T"]:
-        """What the detector returned."""
-        return self.output.score
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The columns, as the table is made of them."""
+        return self.score, self.label, self.route, self.baseline, self.threshold, self.p_known, self.warming
+
+    @property
+    def output(self) -> DetectorOutput:
+        """What the detector returned, without what was decided."""
+        return DetectorOutput(self.score, self.label, self.route, self.baseline)
 
     @cached_property
     def margin(self) -> Float[Tensor, " T"]:
         """Score - baseline."""
-        return self.output.margin
-
-    @property
-    def label(self) -> Int[Tensor, " T"]:
-        """The index of the most likely known name."""
-        return self.output.label
-
-    @property
-    def threshold(self) -> Float[Tensor, " T"]:
-        """The threshold that each sample met."""
-        return self.decisions.threshold
-
-    @property
-    def p_known(self) -> Float[Tensor, " T"]:
-        """The probability that each sample is known."""
-        return self.decisions.p_known
-
-    @property
-    def warming(self) -> Bool[Tensor, " T"]:
-        """Which samples met a threshold that was not reliable yet."""
-        return self.decisions.warming
+        return self.score - self.baseline
 
     @cached_property
     def unknown(self) -> Bool[Tensor, " T"]:
         """Which samples have no margin that reaches their threshold."""
-        return ~(self.margin >= self.decisions.threshold)
+        return ~(self.margin >= self.threshold)
 
     @property
     def doubtful(self) -> Bool[Tensor, " T"]:
@@ -156,7 +143,7 @@ class Verdicts(Sequence[Verdict]):
         return {word: words.count(word) for word in VERDICTS}
 
     def __len__(self) -> int:
-        return len(self.output.score)
+        return len(self.score)
 
     @overload
     def __getitem__(self, index: int) -> Verdict: ...
@@ -184,9 +171,9 @@ class Verdicts(Sequence[Verdict]):
     def structured(self) -> VerdictArray:
         """The numbers as one numpy structured array."""
         table = np.empty(len(self), VERDICT_DTYPE)
-        found = self.output._asdict() | self.decisions._asdict() | {"margin": self.margin, "known": ~self.unknown}
         for field in VERDICT_DTYPE.names or ():
-            table[field] = found[field].cpu().numpy()
+            column = ~self.unknown if field == "known" else getattr(self, field)  # doubtful ones are known there
+            table[field] = column.cpu().numpy()
         return table
 
     @property
@@ -216,42 +203,6 @@ class Verdicts(Sequence[Verdict]):
         ('a.jpg', 'known', 'bird')
         """
         return records(self.structured(), self.names, keys)
-
-    def json_lines(self, keys: Sequence[str]) -> Iterator[str]:
-        """Yield one line of JSON per sample.
-
-        >>> from unseen import Session, demo
-        >>> line, = Session(demo.load().space).score(demo.load().z[2:3]).json_lines(["a.jpg"])
-        >>> line[:36]
-        '{"key": "a.jpg", "verdict": "known",'
-        """
-        return (json.dumps(record, ensure_ascii=False, allow_nan=False) for record in self.records(keys))
-
-    def csv(self, file: TextIO, keys: Sequence[str]) -> None:
-        """Write a header and one row per sample; None is an empty cell.
-
-        >>> import io
-        >>> from unseen import Session, demo
-        >>> Session(demo.load().space).score(demo.load().z[:2]).csv(file := io.StringIO(), ["a.jpg", "b.jpg"])
-        >>> file.getvalue().splitlines()[0]
-        'key,verdict,name,nearest,margin,threshold,p_known,warming'
-        """
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows({name: as_text_cell(value) for name, value in one.items()} for one in self.records(keys))
-
-    def to_arrow(self, keys: Sequence[str] | None = None) -> Any:
-        """A `pyarrow.Table`, with a column `key` where keys are given.
-
-        >>> from unseen import Session, demo
-        >>> Session(demo.load().space).score(demo.load().z[:2]).to_arrow(["a.jpg", "b.jpg"]).num_rows
-        2
-        """
-        pyarrow = import_extra("pyarrow", "tables")
-        found = self.columns(keys)
-        kinds = dict.fromkeys(found, pyarrow.string())
-        kinds |= dict.fromkeys(("margin", "threshold", "p_known"), pyarrow.float64()) | {"warming": pyarrow.bool_()}
-        return pyarrow.table(found, schema=pyarrow.schema(kinds))
 
     def to_pandas(self, keys: Sequence[str] | None = None) -> Any:
         """A `pandas.DataFrame`, with a column `key` where keys are given.

@@ -64,7 +64,7 @@ def test_verdicts_are_those_that_a_session_gives(labels, trial):
     report = evaluate(session, trial)
     assert int(session.snapshot.tally.seen) == 0
     verdicts = session.observe(trial.z)
-    for one, two in zip(report.verdicts.decisions, verdicts.decisions, strict=True):
+    for one, two in zip(report.verdicts.tensors, verdicts.tensors, strict=True):
         assert torch.equal(one, two)
     known, is_id = ~verdicts.unknown, trial.is_id
     assert report.metrics["kept"] == float(known[is_id].double().mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import socket
 import sys
@@ -17,7 +18,7 @@ from helpers.commands import rows, run
 from helpers.streams import space, stream
 from unseen import LabelSpace, Session, keyed
 from unseen.cli import main
-from unseen.cli.calibration import CalibrationOptions, KnownSource
+from unseen.cli.calibration import KnownImages
 from unseen.errors import DataError, EncoderError, MissingExtra, SettingError, StateError
 from unseen.features import load_features
 from unseen.verdicts import FIELDS, VERDICTS
@@ -116,7 +117,7 @@ def test_features_of_another_width_or_encoder_are_refused():
     mined = replace(LabelSpace.load("space.safetensors"), manifest={"encoder_fingerprint": "abc"})
     save_file({"features": stream(space(), 40)}, "other.safetensors", metadata={"fingerprint": "xyz"})
     with pytest.raises(EncoderError, match="expected features of the encoder of this label space"):
-        KnownSource.find("other.safetensors", CalibrationOptions()).read(mined)
+        KnownImages.find("other.safetensors").read(mined)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,16 @@ def test_streams_of_a_column_are_scored_by_themselves_and_printed_in_order(colum
         count = sum(row["verdict"] == word for row in samples if row["stream"] == keys[0])
         assert streams[0]["summary"][word] == count
     assert " known " in run(*MANY, "--by", column).stdout
-    assert "3 streams" in run(*MANY, "--by", column).stderr
+    assert "3 streams" in run(*MANY, "--by", column, "-o", "out.csv").stderr
+    with Path("out.csv").open(newline="") as file:
+        assert [row["stream"] for row in csv.DictReader(file)] == keys
+
+
+def test_an_sql_engine_counts_the_verdicts_of_each_stream():
+    duckdb = pytest.importorskip("duckdb")
+    run(*MANY, "--by", "site", "-o", "verdicts.jsonl")
+    found = duckdb.sql("select stream, count(*) from 'verdicts.jsonl' group by all order by 1").fetchall()
+    assert found == [("a", 40), ("b", 60), ("c/d", 20)]
 
 
 def test_each_stream_has_a_state_in_the_folder_and_goes_on_from_it():
@@ -169,9 +179,8 @@ def test_a_run_that_fails_leaves_the_states_as_they_were_and_can_be_run_again(mo
     arguments = (*MANY, "--by", "site", "--state", "states", "--detector", "online")
     run(*arguments)
     kept = states()
-    Path("taken").write_text("no folder")
-    with pytest.raises((OSError, DataError)):  # the verdicts cannot be written
-        run(*arguments, "-o", "taken")
+    with pytest.raises(SettingError, match="expected a folder for"):  # the verdicts cannot be written
+        run(*arguments, "-o", "taken/out.csv")
     assert states() == kept
 
     def two_of_three(*work):

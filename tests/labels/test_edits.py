@@ -7,7 +7,7 @@ import torch
 
 from helpers.streams import space, unit
 from unseen.errors import LabelError
-from unseen.labels.edits import Difference, renamed, with_name, without_name
+from unseen.labels.edits import renamed, with_name, without_name
 
 
 def test_a_new_name_stands_last_and_negatives_that_say_the_same_step_aside():
@@ -50,14 +50,6 @@ def test_a_name_that_is_retired_and_promoted_again_is_where_it_was():
 def test_the_last_name_cannot_be_retired():
     with pytest.raises(LabelError, match="expected at least two known names, got 'name 0' alone"):
         without_name(space(1), "name 0")
-
-
-def test_a_difference_says_what_was_added_and_removed():
-    labels = space()
-    found = Difference.between(labels, with_name(without_name(labels, "name 5"), "new", unit(16, seed=9)))
-    assert (found.added, found.removed) == (("new",), ("name 5",))
-    assert str(found) == "added 'new'; removed 'name 5'; negatives: 1 added, 0 removed"
-    assert "other vectors" in str(Difference.between(labels, labels))
 
 
 def test_a_rename_changes_the_name_only():

@@ -204,7 +204,7 @@ def streams():
 
 
 def columns(result: keyed.StreamResult) -> list[torch.Tensor]:
-    return [*result.verdicts.output, *result.verdicts.decisions]
+    return list(result.verdicts.tensors)
 
 
 @pytest.mark.equality

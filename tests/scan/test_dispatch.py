@@ -150,22 +150,17 @@ def test_device_selects_the_backend_unless_one_is_named(monkeypatch):
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     monkeypatch.delenv("UNSEEN_SCAN", raising=False)
     assert (scan.backend(cpu), scan.backend(gpu)) == ("blocked", "cuda")
-    with scan.using("naive"):
-        assert scan.backend(gpu) == "naive"
-        with scan.using("cuda"):
-            assert scan.backend(gpu) == "cuda"
-        assert scan.backend(cpu) == "naive"
-    assert scan.backend(cpu) == "blocked"
-    monkeypatch.setenv("UNSEEN_SCAN", "blocked")
-    assert scan.backend(gpu) == "blocked"
-    with scan.using("auto"):
-        assert scan.backend(gpu) == "cuda"
+    for name in ("naive", "blocked"):
+        monkeypatch.setenv("UNSEEN_SCAN", name)
+        assert scan.backend(cpu) == scan.backend(gpu) == name
 
 
-def test_invalid_backends_shapes_and_dtypes_are_refused():
-    with pytest.raises(SettingError, match=r"expected a scan out of auto, naive, .*, got 'fast'"), scan.using("fast"):
-        pass
-    with scan.using("cuda"), pytest.raises(SettingError, match=r"expected tensors on a CUDA device .* got cpu"):
+def test_invalid_backends_shapes_and_dtypes_are_refused(monkeypatch):
+    monkeypatch.setenv("UNSEEN_SCAN", "fast")
+    with pytest.raises(SettingError, match=r"expected a scan out of naive, .*, got 'fast'"):
+        scan.backend(torch.device("cpu"))
+    monkeypatch.setenv("UNSEEN_SCAN", "cuda")
+    with pytest.raises(SettingError, match=r"expected tensors on a CUDA device .* got cpu"):
         scan.scan(*case(3, 2, 2, 1.0)[:1], torch.zeros(3, 2), torch.zeros(3, 2), torch.zeros(3), **PAPER)
     with pytest.raises(SettingError, match="expected at most 24576 rows in a bank on the GPU, got 24577"):
         cuda.scan(torch.zeros(24_577, 1), torch.zeros(1, 24_577), torch.zeros(1, 1), torch.zeros(1), **PAPER)

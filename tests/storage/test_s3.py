@@ -19,16 +19,13 @@ import torch
 
 from helpers import s3
 from helpers.pictures import encoded, png, tar_of
-from helpers.streams import space, stream
 from helpers.tiny_models import pictures, save_clip
-from unseen import Session
 from unseen.encoders import load_encoder
 from unseen.errors import SettingError, StoreError
 from unseen.features import FeatureCache, encode_images, load_features
 from unseen.features.shards import read_shards
 from unseen.images import find_images
-from unseen.keyed import write_partitions
-from unseen.storage.remote import check_bucket, location
+from unseen.storage.remote import location
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # with make test-ray
 COUNT = 24
@@ -98,18 +95,6 @@ def test_a_killed_command_is_finished_on_ray_and_no_credential_is_printed(endpoi
     assert torch.linalg.vector_norm(z - there.z, dim=1).max() < 1e-3
 
 
-def test_verdicts_are_written_by_stream_and_day_and_again_without_doubling(endpoint):
-    labels = space(dtype=torch.float32)
-    verdicts, folder = Session(labels).observe(stream(labels, 6)), location(s3.uri(endpoint, "verdicts"))
-    keys, streams, days = [f"{row}.jpg" for row in range(6)], list("ababab"), ["2026-11-17"] * 4 + ["2026-11-18"] * 2
-    for _ in range(2):
-        assert write_partitions(folder, verdicts, keys, streams, days) == 4
-    found = {str(file).partition("verdicts/")[2].rpartition("/")[0]: file for file in folder.files()}
-    assert sorted(found) == [f"stream={stream}/day=2026-11-{day}" for stream in "ab" for day in (17, 18)]
-    with found["stream=a/day=2026-11-17"].open("rb") as source:
-        assert pyarrow.parquet.read_table(source).column("key").to_pylist() == ["0.jpg", "2.jpg"]
-
-
 def test_a_store_that_is_not_there_and_one_that_refuses_are_told_apart(monkeypatch):
     for name, value in s3.CREDENTIALS.items():
         monkeypatch.setenv(name, value)
@@ -120,15 +105,6 @@ def test_a_store_that_is_not_there_and_one_that_refuses_are_told_apart(monkeypat
             with pytest.raises(StoreError, match="check key and rights") as found:
                 work(location(s3.uri(strict, "photos/a.png")))
             assert s3.CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in str(found.value)
-
-
-def test_a_store_for_verdicts_is_looked_at_before_anything_is_scored(endpoint, tmp_path):
-    check_bucket(location(s3.uri(endpoint, "verdicts")))
-    check_bucket(tmp_path / "new")
-    with pytest.raises(StoreError, match="got Bucket 'another' not found; make the bucket, or check its name"):
-        check_bucket(location(s3.uri(endpoint, "verdicts").replace(s3.BUCKET, "another", 1)))
-    with pytest.raises(StoreError, match="check endpoint, region and network"):
-        check_bucket(location(s3.uri(f"http://127.0.0.1:{s3.free_port()}", "verdicts")))
 
 
 def test_credentials_in_a_uri_are_refused_and_not_repeated():

@@ -6,10 +6,10 @@ They are checked before anything is encoded. Loads torch: commands import it whe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -26,23 +26,47 @@ from unseen.threshold.base import check_recall
 from unseen.threshold.calibrated import check_images
 
 
-class CalibrationOptions(NamedTuple):
-    """How photos of known names set the threshold."""
+@dataclass
+class KnownImages:
+    """Photos, or features of some, that are known to be known, and how they set the threshold."""
 
+    source: str
+    entries: Iterable[Entry] | None  # None where the source holds features
     recall: float | None = None  # that of the state, or the usual one
     guarantee: bool = False
     keep_odd: bool = False
-
-
-@dataclass
-class KnownImages:
-    """Images that are known to be known, and how often the session has been calibrated with them."""
-
-    z: Float[Tensor, "n d"]
-    keys: Sequence[str]
-    options: CalibrationOptions
+    z: Float[Tensor, "n d"] = field(default_factory=lambda: torch.empty(0, 0))  # once they are read
+    keys: Sequence[str] = ()
     skipped: int = 0  # that could not be read
     due: int = 0  # images of the stream at which to calibrate again
+
+    @classmethod
+    def find(
+        cls, source: str, recall: float | None = None, *, guarantee: bool = False, keep_odd: bool = False
+    ) -> KnownImages:
+        """The images of a source; refuse too few for a guarantee before anything is encoded."""
+        check_recall(wanted := Adaptive.recall if recall is None else recall)
+        if is_features(source):
+            return cls(source, None, recall, guarantee, keep_odd)
+        try:
+            entries = find_images(source)
+        except DataError as error:
+            raise DataError(f"{error}; --calibrate and `unseen calibrate` need photos of your names") from error
+        if guarantee and isinstance(entries, Sized):
+            check_images(len(entries), wanted)
+        return cls(source, entries, recall, guarantee, keep_odd)
+
+    def read(self, space: LabelSpace, model: Encoder | None = None) -> None:
+        """Take in the features of those with known names; an encoder is loaded where one is needed and none given."""
+        if self.entries is None:
+            features = load_features(self.source)
+            space.check_vectors(features.z.shape[1], features.made_by, "features")
+            rows = self._known_rows(features.keys, space)
+            self.z, self.keys = features.z[rows], [features.keys[row] for row in rows]
+            return
+        entries = list(self.entries)
+        photos = [entries[row] for row in self._known_rows([entry.path for entry in entries], space)]
+        self.z, self.keys, self.skipped = encode_photos(photos, model or spaces.encoder_of(space), self.source)
 
     def calibrate(self, session: Session) -> Calibration:
         """Calibrate a session; warn about images that look unlike their class, and about examples."""
@@ -52,7 +76,7 @@ class KnownImages:
                 f"{count} of {len(self.keys)} calibration images are among the examples, towards which names were "
                 "moved: fewer new images are kept than promised; calibrate with others"
             )
-        found = session.calibrate(self.z, **self.options._asdict())
+        found = session.calibrate(self.z, recall=self.recall, guarantee=self.guarantee, keep_odd=self.keep_odd)
         warn_odd([self.keys[row] for row in found.odd])
         return found
 
@@ -65,41 +89,6 @@ class KnownImages:
         if isinstance(session.rule, Calibrated) and (seen >= self.due or last):
             session.calibrate(self.z, recall=session.rule.recall, guarantee=True)
             self.due = seen + max(1, seen // 8)
-
-
-@dataclass(frozen=True)
-class KnownSource:
-    """Where known images come from: photos, or features of some, which are checked when they are read."""
-
-    source: str
-    options: CalibrationOptions
-    entries: Iterable[Entry] | None  # None where the source holds features
-
-    @classmethod
-    def find(cls, source: str, given: CalibrationOptions) -> KnownSource:
-        """The images of a source; refuse too few for a guarantee before anything is encoded."""
-        check_recall(wanted := Adaptive.recall if given.recall is None else given.recall)
-        if is_features(source):
-            return cls(source, given, None)
-        try:
-            entries = find_images(source)
-        except DataError as error:
-            raise DataError(f"{error}; --calibrate and `unseen calibrate` need photos of your names") from error
-        if given.guarantee and isinstance(entries, Sized):
-            check_images(len(entries), wanted)
-        return cls(source, given, entries)
-
-    def read(self, space: LabelSpace, model: Encoder | None = None) -> KnownImages:
-        """The images of known names with their features; an encoder is loaded where one is needed and none is given."""
-        if self.entries is None:
-            features = load_features(self.source)
-            space.check_vectors(features.z.shape[1], features.made_by, "features")
-            rows = self._known_rows(features.keys, space)
-            return KnownImages(features.z[rows], [features.keys[row] for row in rows], self.options)
-        entries = list(self.entries)
-        photos = [entries[row] for row in self._known_rows([entry.path for entry in entries], space)]
-        z, keys, skipped = encode_photos(photos, model or spaces.encoder_of(space), self.source)
-        return KnownImages(z, keys, self.options, skipped)
 
     def _known_rows(self, keys: Sequence[str], space: LabelSpace) -> list[int]:
         """Which images show known names, as far as their folders say; those of another class are left out.

@@ -83,17 +83,17 @@ def detect(
     form = output.Format.of(as_json=as_json, path=None if regions and regions.target else file, only=only)
     form = form._replace(fields=output.REGION_FIELDS) if regions else form
 
-    from unseen.alarm import StreamAlarms, UnknownRateAlarm
+    from unseen.alarm import UnknownRateAlarm
     from unseen.checkpoint import features_folder
     from unseen.cli import run, session
     from unseen.features import FeatureCache
     from unseen.images import find_images
-    from unseen.report.stream_page import ImagePages, StreamLog
+    from unseen.report.stream_page import StreamLog
     from unseen.storage.files import content_mark
 
     mark = content_mark(state)
-    alarms = None if alarm is None else StreamAlarms(UnknownRateAlarm(alarm))
-    log = StreamLog(pages=ImagePages.beside(report)) if report else None
+    rule = None if alarm is None else UnknownRateAlarm(alarm)
+    log = StreamLog() if report else None
     entries: Iterable[Any] = find_images(photos) if regions is None else regions.entries
     if regions and regions.grid:
         entries, learn = regions.entries.photos, False  # parts that show half of a thing would teach wrongly
@@ -101,10 +101,10 @@ def detect(
     has_end, width = isinstance(entries, Sized), output.KEY
     if (keys := getattr(entries, "keys", None)) is not None:
         width = output.longest(keys)
-    given = session.RunOptions(
-        labels, label, space, examples, encoder, device, never or (), detector, recall, calibrate
-    )
-    ready = session.prepare(given, state)
+    ready = session.prepare(
+        state, labels, label, encoder, device=device, space=space, examples=examples, never=never or (),
+        detector=detector, recall=recall, calibrate=calibrate,
+    )  # fmt: skip
     cache: FeatureCache | None = None
     if kept and has_end:  # vectors are kept beside the state
         try:
@@ -114,7 +114,7 @@ def detect(
     with form.lines(key=width, name=output.longest(ready.session.detector.labels.names)) as lines:
         lines = regions.around(lines, ready.session.detector.labels.names) if regions else lines
         lines = output.both(lines, judged.append) if sort_into else lines
-        stream = run.Run(ready.session, lines, kept, mark, learn, ready.known_images, alarms, log)
+        stream = run.Run(ready.session, lines, kept, mark, learn, ready.known_images, rule, log)
         stream.live, stream.skipped = live or not has_end, ready.skipped
         stream.not_images = getattr(entries, "others", 0)
         if kept:

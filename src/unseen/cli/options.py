@@ -71,9 +71,7 @@ Live = Annotated[
 ]
 Alarm = Annotated[
     float | None,
-    typer.Option(
-        help="Warn when more than this share is unknown, or the mix of names changes; docs/how-to/alarms.md.", **MORE
-    ),
+    typer.Option(help="Warn when more than this share is unknown; docs/how-to/alarms.md.", **MORE),
 ]
 Learn = Annotated[bool, typer.Option(help="--no-learn scores with the state as it is and changes nothing.", **MORE)]
 Report = Annotated[Path | None, typer.Option(help="HTML file to write, with thumbnails.")]

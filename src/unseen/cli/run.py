@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unseen import Session
-from unseen.alarm import StreamAlarms
+from unseen.alarm import AlarmState, UnknownRateAlarm
 from unseen.cli import output
 from unseen.cli.calibration import KnownImages
 from unseen.cli.session import threshold_in_words
@@ -90,7 +90,7 @@ class Run:
     mark: str = ""  # of the state file, read before the session was loaded
     learn: bool = True
     known_images: KnownImages | None = None  # to calibrate with as the stream grows
-    alarms: StreamAlarms | None = None
+    alarm: UnknownRateAlarm | None = None
     log: stream_page.StreamLog | None = None  # where there will be a report
     learned: LearnedFiles | None = None  # photos that the state has learned, which are not learned twice
     live: bool = False  # whether verdicts are printed as images come, not at the end by everything learned
@@ -105,6 +105,7 @@ class Run:
     started: float = field(default_factory=time.perf_counter)
     next_save: float = 0.0  # moment before which the state is not saved again
     taught_before: int = 0  # images that the session had learned from
+    alarm_state: AlarmState | None = None
 
     @property
     def taught(self) -> int:
@@ -194,10 +195,8 @@ class Run:
         records = iter(()) if verdicts is None else self._records(step, verdicts)
         if verdicts is not None:
             self.counts.update(verdicts.counts)
-            if self.alarms:  # verdicts by a threshold that warms up do not count
-                outcome = torch.where(verdicts.unknown, len(verdicts.names), verdicts.label)[~verdicts.warming]
-                for words in self.alarms.add(outcome.cpu().numpy(), names=len(verdicts.names)):
-                    output.err.print(f"[bold red]alarm[/] at image {self.counts.total():,}: {words}")
+            if self.alarm:
+                self._watch(self.alarm, verdicts)
             if self.log:  # else memory would grow with the stream
                 self.log.add(step.keys, verdicts, jpegs or [None] * len(verdicts))
         for key, reason in step.inputs:
@@ -207,6 +206,14 @@ class Run:
             if self.log:
                 self.log.skipped.append((key, reason))
             self.lines.skipped(key, reason)
+
+    def _watch(self, alarm: UnknownRateAlarm, verdicts: Verdicts) -> None:
+        """Say once that more images are unknown than allowed; what a threshold that warms up decides does not count."""
+        before = self.alarm_state or alarm.start()
+        self.alarm_state = alarm.update(before, verdicts.unknown[~verdicts.warming].numpy())
+        if self.alarm_state.raised_at is not None and before.raised_at is None:
+            words = f"more than {100 * alarm.allowed:g} % of the images are unknown"
+            output.err.print(f"[bold red]alarm[/] at image {self.counts.total():,}: {words}")
 
     def _records(self, step: Step, verdicts: Verdicts) -> Iterator[dict[str, Any]]:
         """Yield the verdicts on a step; those that are not known say what the image may be."""
@@ -253,12 +260,15 @@ class Run:
         if as_json:
             counts |= {"threshold": self.session.threshold, "recall_interval": self.session.recall_interval}
             counts |= {"stopped": self.is_stopped}
-            counts |= {"alarm": self.alarms.shown()} if self.alarms else {}
+            if alarm := self.alarm:
+                now = self.alarm_state or alarm.start()
+                shown = {"allowed": alarm.allowed, "between": alarm.between, "evidence": alarm.share(now)}
+                counts |= {"alarm": shown | {"unknown_rate_raised": now.raised_at is not None}}
             saved = {name: path and str(path) for name, path in (("state", self.state), ("report", report))}
             output.emit({"summary": counts, "images_per_second": round(self.rate, 2), **saved})
             return
-        shown = *VERDICTS, "skipped", "not_images", "learned_before"
-        parts = [f"{one.replace('_', ' ')} {counts[one]:,}" for one in shown if counts[one] or one in VERDICTS]
+        words = *VERDICTS, "skipped", "not_images", "learned_before"
+        parts = [f"{one.replace('_', ' ')} {counts[one]:,}" for one in words if counts[one] or one in VERDICTS]
         parts += [threshold_in_words(self.session)] if self.seen else []
         parts += ["stopped: what is printed is kept"] if self.is_stopped else []
         parts += [f"report in {report}"] if report else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,12 +20,7 @@ def score(
     space: options.Space,
     detector: options.Detector = None,
     state: options.State = None,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            "-o", "--output", help="Verdicts to this file: .jsonl, .csv or .txt; with --by a folder or URI of Parquet."
-        ),
-    ] = None,
+    file: options.Output = None,
     as_json: options.AsJson = False,
     by: Annotated[
         str | None,
@@ -53,6 +47,7 @@ def score(
 
     Photos or features of your names then set the threshold of a state: `unseen calibrate known/ --state ...`
     """
+    form = output.Format.of(as_json=as_json, path=file)
     if by is not None:
         if table:
             raise SettingError("expected --by without --table, which is for a single stream; leave one out")
@@ -61,9 +56,9 @@ def score(
 
         spec = SessionSpec(LabelSpace.load(space), session.detector_name(detector))
         job = keyed.StreamJob(spec, learn=learn, live=live, keep_state=learn and state is not None)
-        streams.score(job, features, by, state=state, target=file, ray=ray, as_json=as_json)
+        form = form._replace(fields=("key", "stream", *output.FIELDS[1:]))
+        streams.score(job, features, by, state=state, form=form, ray=ray, as_json=as_json)
         return
-    form = output.Format.of(as_json=as_json, path=Path(file) if file else None)
     output.check_folders(state)
     if ray:
         raise SettingError("expected --by COLUMN with --ray, got none: one stream is one scan; leave --ray out")
@@ -110,17 +105,15 @@ def calibrate(
     they alone set it: calibrate again after the state has learned from many new images.
     """
     from unseen.cli import spaces
-    from unseen.cli.calibration import CalibrationOptions, KnownSource
+    from unseen.cli.calibration import KnownImages
     from unseen.cli.session import calibration_lines
     from unseen.storage.files import check_unchanged, content_mark, locked
 
-    mark, source = content_mark(state), KnownSource.find(known, CalibrationOptions(recall, guarantee, keep_odd))
+    mark, images = content_mark(state), KnownImages.find(known, recall, guarantee=guarantee, keep_odd=keep_odd)
     if not state.exists():
         raise StateError(f"expected a state to calibrate, got no file at {state}; make one with: unseen detect --state")
     session = spaces.open_session(state)
-    space = session.detector.labels
-    model = spaces.encoder_of(space) if source.entries is not None else None
-    images = source.read(space, model)
+    images.read(session.detector.labels)
     before = _called_known(session)
     found = images.calibrate(session)
     now, kept = _called_known(session), len(session.reservoir.images)

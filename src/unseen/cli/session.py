@@ -6,14 +6,13 @@ Loads torch: commands import it when they run.
 import importlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from unseen import LabelSpace, Session, detectors, encoders
 from unseen.cli import output, spaces
-from unseen.cli.calibration import CalibrationOptions, KnownImages, KnownSource
+from unseen.cli.calibration import KnownImages
 from unseen.cli.known import ExampleImages, without_odd
 from unseen.encoders import Encoder
 from unseen.errors import SettingError
@@ -24,22 +23,6 @@ from unseen.threshold.calibrated import fewest_images, recall_interval
 
 BUYS = (20, 50, 200)  # numbers of images whose spread is printed
 UNSURE = 0.15  # of recall that may be missing before the summary asks for known photos
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What a command line says of a run over images; None where it leaves an option out."""
-
-    labels: Path | None = None
-    label: list[str] | None = None
-    space: Path | None = None
-    examples: str | None = None
-    encoder: str | None = None
-    device: str | None = None
-    never: Sequence[str] = ()
-    detector: str | None = None
-    recall: float | None = None
-    calibrate: str | None = None
 
 
 def session_of_run(
@@ -94,48 +77,54 @@ class Start(NamedTuple):
     skipped: int  # examples and calibration photos that could not be read
 
 
-def prepare(given: RunOptions, state: Path | None) -> Start:
+def prepare(
+    state: Path | None,
+    labels: Path | None,
+    label: list[str] | None,
+    encoder: str | None,
+    *,
+    device: str | None = None,
+    space: Path | None = None,
+    examples: str | None = None,
+    never: Sequence[str] = (),
+    detector: str | None = None,
+    recall: float | None = None,
+    calibrate: str | None = None,
+) -> Start:
     """The session and the encoder that the options ask for; what can be refused is, before anything is encoded."""
-    detector = detector_name(given.detector)
-    if given.recall is not None:
-        check_recall(given.recall)
-    known = KnownSource.find(given.calibrate, CalibrationOptions(given.recall)) if given.calibrate else None
-    has_names = bool(given.labels or given.label or given.examples)
-    saved = spaces.saved_space(given.space, state, has_names=has_names)
-    taught = ExampleImages.find(given.examples, saved=saved, state=state) if given.examples else None
+    kind = detectors.find(detector_name(detector))
+    if recall is not None:
+        check_recall(recall)
+    known = KnownImages.find(calibrate, recall) if calibrate else None
+    saved = spaces.saved_space(space, state, has_names=bool(labels or label or examples))
+    taught = ExampleImages.find(examples, saved=saved, state=state) if examples else None
     names: list[str] = []  # of a saved space, or to be checked against it
-    if given.labels or given.label or not (saved or taught):
-        names = spaces.names_from_options(given.labels, given.label)
+    if labels or label or not (saved or taught):
+        names = spaces.names_from_options(labels, label)
     elif taught and not saved:
         names = list(taught.folders)
     if taught:
         taught.check_names(names or (saved.names if saved else names))
     if not saved:
-        detectors.find(detector).check_counts(len(names), 1)
-    model = encoders.load_encoder(given.encoder or (saved.encoder if saved else "offline"), device=given.device)
+        kind.check_counts(len(names), 1)
+    model = encoders.load_encoder(encoder or (saved.encoder if saved else "offline"), device=device)
     if saved:
-        spaces.check_space(saved, names, model, never=given.never)
-    space = saved or spaces.make_space(names, model, never=given.never)
+        spaces.check_space(saved, names, model, never=never)
+    made = saved or spaces.make_space(names, model, never=never)
     if taught:
-        space = taught.teach(space, model)
-    opened = partial(
-        session_of_run, state=state, detector=given.detector, recall=given.recall, is_told=given.calibrate is not None
-    )
-    session = opened(space)
+        made = taught.teach(made, model)
+    opened = partial(session_of_run, state=state, detector=detector, recall=recall, is_told=known is not None)
+    session = opened(made)
     if taught and (alike := without_odd(session)):
         session = opened(alike)
-    images = known.read(space, model) if known else None
+    if known:
+        known.read(made, model)
     output.say(about(session))
-    if images:
-        calibrate(session, images)
-    return Start(session, model, images, sum(one.skipped for one in (taught, images) if one))
-
-
-def calibrate(session: Session, images: KnownImages) -> None:
-    """Calibrate the session of a run, which keeps a guarantee that its state has."""
-    images.options = images.options._replace(guarantee=isinstance(session.rule, Calibrated))
-    for line in calibration_lines(session, images.calibrate(session)):
-        output.say(line)
+    if known:
+        known.guarantee = isinstance(session.rule, Calibrated)  # one that the state has is kept
+        for line in calibration_lines(session, known.calibrate(session)):
+            output.say(line)
+    return Start(session, model, known, sum(one.skipped for one in (taught, known) if one))
 
 
 def calibration_lines(session: Session, found: Calibration) -> list[str]:

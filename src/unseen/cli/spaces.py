@@ -20,7 +20,7 @@ from unseen.encoders import Encoder
 from unseen.encoders.catalogue import OFFLINE
 from unseen.encoders.offline.encoder import OfflineEncoder
 from unseen.errors import EncoderError, LabelError
-from unseen.features.cache import stored_vectors
+from unseen.features.encoding import stored_vectors
 from unseen.features.shards import MANIFEST, read_manifest
 from unseen.labels import read_names
 from unseen.labels.names import check_new_names, read_words

@@ -3,7 +3,6 @@
 Loads torch: the command imports it when it runs.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -13,9 +12,6 @@ from unseen.cli import output
 from unseen.features import Features, load_features
 from unseen.scale import cluster
 from unseen.scale import score as scaled
-from unseen.storage.remote import check_bucket, location
-
-TIME = "time"  # column whose day the folders of verdicts are named by; without it today
 
 
 def score(
@@ -24,33 +20,25 @@ def score(
     by: str,
     *,
     state: Path | None,
-    target: str | None,
+    form: output.Format,
     ray: str | None,
     as_json: bool,
 ) -> None:
-    """Score each stream by itself; print the verdicts in the order of the input, or write them as Parquet files.
+    """Score each stream by itself; write the verdicts in the order of the input.
 
-    `state` is a folder, `target` a folder or a URI. States change when all verdicts are out: what failed can be run
-    again.
+    `state` is a folder. States change when all verdicts are out: what failed can be run again.
     """
     samples = load_features(features)
     keys = samples.column(by)
-    times = samples.column(TIME) if TIME in samples.columns else [str(time.time())] * len(samples)
-    days = list(map(keyed.day_of, times)) if target else []
     split = keyed.split(keys)
-    if target:
-        check_bucket(location(target))
     with keyed.staged_states(state) if state and job.keep_state else nullcontext() as keep:
         states = keyed.read_states(state, split) if state else {}
         results = _run(job, split, samples, states, keep, ray)
         found = keyed.joined(split, results)
-        if target:
-            keyed.write_partitions(location(target), found, samples.keys, keys, days)
-        else:
-            columns = {"key": output.longest(samples.keys), "name": output.longest(job.spec.labels.names)}
-            with output.Format(as_json).lines(**columns) as lines:
-                for stream, record in zip(keys, found.records(samples.keys), strict=True):
-                    lines.verdict({"key": record["key"], "stream": stream, **record})
+        columns = {"key": output.longest(samples.keys), "name": output.longest(job.spec.labels.names)}
+        with form.lines(**columns) as lines:
+            for stream, record in zip(keys, found.records(samples.keys), strict=True):
+                lines.verdict({"key": record["key"], "stream": stream, **record})
     by_key = {result.key: result.summary for result in results}
     _print_summary([(stream.key, by_key[stream.key]) for stream in split], state, as_json=as_json)
 

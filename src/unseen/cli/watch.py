@@ -54,7 +54,7 @@ def watch(
     from unseen.storage.files import content_mark
 
     mark = content_mark(state)
-    ready = session.prepare(session.RunOptions(labels, label, encoder=encoder), state)
+    ready = session.prepare(state, labels, label, encoder)
     with form.lines(name=output.longest(ready.session.detector.labels.names)) as lines:
         watcher = Watcher(lines, save_unknown, command, only_changes=not is_folder)
         stream = run.Run(ready.session, output.Lines(watcher.verdict, lines.skipped), state, mark, live=True)

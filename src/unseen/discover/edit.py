@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 from unseen import detectors
 from unseen.errors import LabelError, StateError
 from unseen.labels import LabelSpace
-from unseen.labels.edits import Difference, check_new_name, renamed, with_name, without_name
+from unseen.labels.edits import check_new_name, renamed, with_name, without_name
 from unseen.labels.nearest import names_like
 from unseen.session import Session
 
@@ -234,11 +234,12 @@ def move_to_space(session: Session, labels: LabelSpace, *, new_names: Mapping[st
     places = {name: place for place, name in enumerate(labels.names)}
     label = torch.tensor([places.get(name, -1) for name in renamed_labels.names], dtype=torch.int64)[images.label]
     images = replace(images, label=label.clamp(min=0))
+    kept = set(labels.negatives)
     record = {
         "carried": detector.transfers,
         "before": old.labels.fingerprint,
         "after": labels.fingerprint,
-        "negatives_removed": list(Difference.between(old.labels, labels).negatives_removed),
+        "negatives_removed": [word for word in old.labels.negatives if word not in kept],
     }
     sample = images.features.to(labels.id_anchors)
     if detector.transfers:

@@ -35,18 +35,18 @@ class Preprocess:
     resample: str = "bicubic"
     squash: bool = False
 
-    def __call__(self, batch: Sequence[Image], *, workers: int = 2) -> Float[Tensor, "n 3 crop crop"]:
+    def __call__(self, batch: Sequence[Image]) -> Float[Tensor, "n 3 crop crop"]:
         """The pixels of a batch as a tower takes them."""
-        return self.standardised(self.cropped(batch, workers=workers))
+        return self.standardised(self.cropped(batch))
 
-    def cropped(self, batch: Sequence[Image], *, workers: int = 2) -> UInt8[Tensor, "n crop crop 3"]:
+    def cropped(self, batch: Sequence[Image]) -> UInt8[Tensor, "n crop crop 3"]:
         """A batch resized and cropped; Pillow resizes without the interpreter lock, so threads help."""
         if not batch:
             return torch.empty(0, self.crop, self.crop, 3, dtype=torch.uint8)
         pictures = [image.pixels for image in batch]
         if len(pictures) == 1:
             return torch.from_numpy(self.pixels(pictures[0])[None].copy())
-        with ThreadPoolExecutor(workers) as pool:
+        with ThreadPoolExecutor(2) as pool:
             return torch.from_numpy(np.stack(list(pool.map(self.pixels, pictures))))
 
     def standardised(self, pixels: UInt8[Tensor, "n crop crop 3"]) -> Float[Tensor, "n 3 crop crop"]:

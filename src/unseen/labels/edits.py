@@ -1,9 +1,9 @@
-"""Edits of a label space: a name more, a name less, a name by another word, and what differs between two spaces."""
+"""Edits of a label space: a name more, a name less, a name by another word."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,33 +17,7 @@ from unseen.labels.nearest import NEAR
 from unseen.labels.space import LabelSpace, Origin
 from unseen.vocabulary import canonical_spelling
 
-
-@dataclass(frozen=True)
-class Difference:
-    """What one label space has and another has not."""
-
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
-    negatives_added: tuple[str, ...]
-    negatives_removed: tuple[str, ...]
-
-    @classmethod
-    def between(cls, before: LabelSpace, after: LabelSpace) -> Difference:
-        """What was added and removed on the way from one label space to another."""
-        return cls(
-            _without(after.names, before.names),
-            _without(before.names, after.names),
-            _without(after.negatives, before.negatives),
-            _without(before.negatives, after.negatives),
-        )
-
-    def __str__(self) -> str:
-        sides = ("added", self.added), ("removed", self.removed)
-        parts = [f"{what} {_quoted(words)}" for what, words in sides if words]
-        counts = len(self.negatives_added), len(self.negatives_removed)
-        if any(counts):
-            parts.append(f"negatives: {counts[0]} added, {counts[1]} removed")
-        return "; ".join(parts) or "the same names in another order, or other vectors"
+SHOWN = 5  # names that a message lists
 
 
 def check_new_name(names: Sequence[str], name: str) -> str:
@@ -142,15 +116,7 @@ def negative_vector(space: LabelSpace, name: str) -> Float[Tensor, " d"] | None:
 def place_of(space: LabelSpace, name: str) -> int:
     """The index of a known name."""
     if name not in space.names:
-        raise LabelError(f"expected a known name, got {name!r}; there are {_quoted(space.names)}")
+        more = f" and {len(space.names) - SHOWN:,} more" if len(space.names) > SHOWN else ""
+        known = ", ".join(map(repr, space.names[:SHOWN]))
+        raise LabelError(f"expected a known name, got {name!r}; there are {known}{more}")
     return space.names.index(name)
-
-
-def _without(words: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    gone = set(others)
-    return tuple(word for word in words if word not in gone)
-
-
-def _quoted(words: Sequence[str], *, shown: int = 5) -> str:
-    more = f" and {len(words) - shown:,} more" if len(words) > shown else ""
-    return ", ".join(map(repr, words[:shown])) + more

@@ -23,8 +23,8 @@ class PageNumbers:
     """How much of a stream a page shows."""
 
     side: int = 112  # pixels of a thumbnail on the page
-    shown: int = 36  # thumbnails at either end of either gallery
-    page: int = 240  # images on one page of all images
+    all: int = 1000  # images of one verdict of which each is shown
+    shown: int = 36  # thumbnails at either end of a longer gallery
     names: int = 60  # rows of the label space
     skipped: int = 200  # rows of what could not be read
     photos: int = 48  # that are shown with their regions
@@ -50,7 +50,7 @@ class Thumbnail(NamedTuple):
 
 @dataclass
 class Gallery:
-    """The images of one verdict with the highest and the lowest margins: a bounded number, however long the stream."""
+    """The images of one verdict; of very many those with the highest and the lowest margins."""
 
     name: str
     note: str
@@ -61,55 +61,20 @@ class Gallery:
         """Add an image; drop those in the middle when there are too many."""
         self.count += 1
         self.thumbnails.append(thumbnail)
-        if len(self.thumbnails) > 8 * NUMBERS.shown:
-            first, last = self._ends(NUMBERS.shown)
+        if len(self.thumbnails) > NUMBERS.all:
+            first, last = self._ends()
             self.thumbnails = [*first, *last]
 
     def shown(self) -> tuple[str, str, int, list[list[Thumbnail]]]:
         """Name, note, count and images, highest margin first: all, or those at either end."""
-        ends = [self._ends(self.count)[0]] if self.count <= NUMBERS.page else self._ends(NUMBERS.shown)
-        return self.name, self.note, self.count, ends
+        return self.name, self.note, self.count, [self._ranked()] if self.count <= NUMBERS.all else self._ends()
 
-    def _ends(self, count: int) -> list[list[Thumbnail]]:
-        ranked = sorted(self.thumbnails, key=lambda one: -one.verdict.margin)
-        return [ranked[:count], ranked[-count:]]
+    def _ranked(self) -> list[Thumbnail]:
+        return sorted(self.thumbnails, key=lambda one: -one.verdict.margin)
 
-
-@dataclass
-class ImagePages:
-    """Every image of a stream in order of arrival, as files beside a report; a page is written when it is full."""
-
-    folder: Path
-    waiting: list[Thumbnail] = field(default_factory=list)
-    written: int = 0
-
-    @classmethod
-    def beside(cls, report: Path) -> ImagePages:
-        """The pages of a report, `report.pages/` for `report.html`; those of an earlier one are removed."""
-        folder = report.with_suffix(".pages")
-        for page in folder.glob("[0-9]*.html"):
-            page.unlink()
-        return cls(folder)
-
-    def add(self, thumbnail: Thumbnail) -> None:
-        """Add the next image."""
-        if len(self.waiting) == NUMBERS.page:
-            self._write(is_last=False)
-        self.waiting.append(thumbnail)
-
-    def close(self) -> None:
-        """Write what waits; nothing where a single page would hold all images."""
-        if self.waiting and self.written:
-            self._write(is_last=True)
-
-    def _write(self, *, is_last: bool) -> None:
-        first, number = self.written * NUMBERS.page + 1, self.written + 1
-        title = f"Images {first:,} to {first + len(self.waiting) - 1:,}"
-        neighbours = [page for page in (number - 1, number + 1) if page and not (is_last and page > number)]
-        with replacing(self.folder / f"{number}.html") as temporary:
-            text = render("images.html", title=title, neighbours=neighbours, images=self.waiting)
-            temporary.write_text(text, encoding="utf-8")
-        self.waiting, self.written = [], number
+    def _ends(self) -> list[list[Thumbnail]]:
+        ranked = self._ranked()
+        return [ranked[: NUMBERS.shown], ranked[-NUMBERS.shown :]]
 
 
 class MarkedRegion(NamedTuple):
@@ -132,12 +97,11 @@ class MarkedPhoto(NamedTuple):
 
 @dataclass
 class StreamLog:
-    """The verdicts of a run so far, thumbnails of a few images, and pages of all of them on disk."""
+    """The verdicts of a run so far, and thumbnails of a bounded number of its images."""
 
     galleries: dict[str, Gallery] = field(default_factory=lambda: {word: Gallery(*NOTES[word]) for word in VERDICTS})
     skipped: list[tuple[str, str]] = field(default_factory=list)
     parts: list[Verdicts] = field(default_factory=list)
-    pages: ImagePages | None = None  # where all images are shown
     photos: Sequence[MarkedPhoto] = ()  # where parts of photos were judged
 
     def add(self, keys: Sequence[str], verdicts: Verdicts, jpegs: Iterable[bytes | None]) -> None:
@@ -145,8 +109,6 @@ class StreamLog:
         self.parts.append(verdicts)
         for one in map(Thumbnail, keys, verdicts, jpegs):
             self.galleries[one.verdict.verdict].add(one)
-            if self.pages:
-                self.pages.add(one)
 
     @property
     def verdicts(self) -> Verdicts:
@@ -172,9 +134,7 @@ class TableSection(NamedTuple):
 def write(
     path: str | Path, log: StreamLog, session: Session, *, title: str, sections: Sequence[TableSection] = ()
 ) -> None:
-    """Write the page, whole or not at all, and what is left of the pages of all images."""
-    if log.pages:
-        log.pages.close()
+    """Write the page, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(page(log, session, title=title, sections=sections), encoding="utf-8")
 
@@ -200,9 +160,6 @@ def page(log: StreamLog, session: Session, *, title: str, sections: Sequence[Tab
         about=about(session),
         sections=sections,
         last_sections=last,
-        page_size=NUMBERS.page,
-        pages=log.pages.written if log.pages else 0,
-        folder=log.pages.folder.name if log.pages else "",
         **drawn,
     )
 

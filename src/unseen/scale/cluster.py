@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -32,13 +32,10 @@ def module() -> Any:
 
 
 @contextmanager
-def connect(
-    address: str, *, workers: int | None = None, memory: int | None = None, env: Mapping[str, str] | None = None
-) -> Iterator[Any]:
+def connect(address: str, *, workers: int | None = None, memory: int | None = None) -> Iterator[Any]:
     """Yield Ray, joined to `address`, and leave it afterwards; a Ray that was already joined is used and kept.
 
-    `workers` (CPU slots) and `memory` (bytes of object store) shape a local Ray only: a cluster knows its own. `env`
-    is set in every worker process.
+    `workers` (CPU slots) and `memory` (bytes of object store) shape a local Ray only: a cluster knows its own.
     """
     ray = module()
     if ray.is_initialized():
@@ -48,8 +45,6 @@ def connect(
     if address == LOCAL:
         settings |= {"num_cpus": workers, "object_store_memory": memory}
         settings |= {"include_dashboard": False, "_system_config": SYSTEM_CONFIG}
-    if env:
-        settings["runtime_env"] = {"env_vars": dict(env)}
     try:
         _check_listening(address)
         ray.init(address, **settings)

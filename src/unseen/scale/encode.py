@@ -109,14 +109,13 @@ def plan(
     job: EncodeJob,
     *,
     size: int = NUMBERS.shard,
-    root: Path | None = None,
 ) -> EncodePlan:
     """The shards that are not yet in the folder; the folder is claimed for the encoder."""
     if any(location(source).suffix.lower() in VIDEO_SUFFIXES for source in sources):
         raise SettingError("expected pictures with --ray, got a video: its frames come one by one; encode it without")
     if _uses_gpus(ray, job):
         cluster.check_gpus(ray)
-    entries = list(find_images(list(sources), root=root))
+    entries = list(find_images(list(sources)))
     folder = location(output).absolute()
     model = EncoderInfo(*cluster.fetch_results(ray, ray.remote(_describe_encoder).remote(_absolute_name(job.encoder))))
     claim_folder(folder, model.name, model.fingerprint)

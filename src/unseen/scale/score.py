@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unseen.detectors import DetectorOutput
 from unseen.keyed import KeyedStream, StreamJob, StreamResult, StreamRunner
 from unseen.scale.cluster import cpu_slots, task_results
-from unseen.threshold import Decisions
 from unseen.verdicts import Verdicts
 
 
@@ -79,11 +77,9 @@ def _run_streams(job: StreamJob, streams: Sequence[tuple[str, Any, bytes | None]
 def _run_stream(job: StreamJob, key: str, z: Any, before: bytes | None) -> Any:
     """A result without its names, and with arrays: a tensor would travel as a pickle of its own."""
     result = job.run(key, torch.from_numpy(z.copy()), before)  # copied: what Ray shares is read-only
-    columns = (*result.verdicts.output, *result.verdicts.decisions)
-    return key, [column.numpy() for column in columns], result.summary, result.state
+    return key, [column.numpy() for column in result.verdicts.tensors], result.summary, result.state
 
 
 def _result(names: tuple[str, ...], key: str, arrays: Any, summary: Any, state: bytes) -> StreamResult:
-    columns = [torch.from_numpy(array.copy()) for array in arrays]
-    output, decisions = columns[: len(DetectorOutput._fields)], columns[len(DetectorOutput._fields) :]
-    return StreamResult(key, Verdicts(names, DetectorOutput(*output), Decisions(*decisions)), summary, state)
+    verdicts = Verdicts(names, *(torch.from_numpy(array.copy()) for array in arrays))
+    return StreamResult(key, verdicts, summary, state)

@@ -8,14 +8,12 @@ they are: the frozen text's, which the gate has computed anyway, or the log of t
 `naive` is the equations, one sample at a time; `blocked` gives the same numbers from a few matrix products per block;
 `cuda` gives them on an NVIDIA GPU. The derivation is in README.md beside this file.
 
-The device of the tensors chooses: `cuda` on a GPU, `blocked` anywhere else. `with using("blocked"):` or the environment
-variable UNSEEN_SCAN name another.
+The device of the tensors chooses: `cuda` on a GPU, `blocked` anywhere else; the environment variable UNSEEN_SCAN names
+another.
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,26 +27,14 @@ from unseen.scan import blocked, naive
 from unseen.scan.base import Anchors, Scan, SharedTargets, TargetSource
 from unseen.scan.cuda import scan as cuda_scan
 
-AUTO, CUDA = "auto", "cuda"
-BACKENDS = (AUTO, "naive", "blocked", CUDA)
-_chosen: ContextVar[str | None] = ContextVar("backend of the scan", default=None)
-
-
-@contextmanager
-def using(name: str) -> Iterator[None]:
-    """Let scans of this thread, inside the block, use a backend by name instead of the one for their device."""
-    token = _chosen.set(_check_name(name))
-    try:
-        yield
-    finally:
-        _chosen.reset(token)
+CUDA = "cuda"
+BACKENDS = ("naive", "blocked", CUDA)
 
 
 def backend(device: torch.device) -> str:
     """The name of the backend that tensors on this device get now."""
-    name = _check_name(_chosen.get() or os.environ.get("UNSEEN_SCAN") or AUTO)
-    if name == AUTO:
-        return CUDA if device.type == "cuda" else "blocked"
+    name = os.environ.get("UNSEEN_SCAN") or (CUDA if device.type == "cuda" else "blocked")
+    check_choice("a scan", name, BACKENDS)
     if name == CUDA and device.type != "cuda":
         raise SettingError(f"expected tensors on a CUDA device for the scan {name!r}, got {device}; use .to('cuda')")
     return name
@@ -142,8 +128,3 @@ def _of_stream(targets: TargetSource, i: int) -> TargetSource:
     if isinstance(targets, SharedTargets):
         return SharedTargets(targets.rows, targets.at[i : i + 1])
     return targets if isinstance(targets, Anchors) else targets[i]
-
-
-def _check_name(name: str) -> str:
-    check_choice("a scan", name, BACKENDS)
-    return name

@@ -134,38 +134,21 @@ class RemotePath:
         """Yield the file system and the path in it; its errors say what to look at."""
         parts = urlsplit(self.uri)
         system, prefix = _system(parts.scheme, parts.netloc, parts.query)
-        with _explain_errors(self.uri):
+        try:
             yield system, prefix + parts.path.lstrip("/")
+        except FileNotFoundError:  # stays that
+            raise
+        except OSError as error:
+            said, unreachable = str(error), "check endpoint, region and network"
+            remedy = next((remedy for word, remedy in REMEDIES.items() if word in said), unreachable)
+            line = said.partition("\n")[0]
+            raise StoreError(f"expected a store that serves {self.uri}, got {line}; {remedy}") from error
 
 
 Location = Path | RemotePath
 NO_RIGHTS = "check key and rights of this account"
 REMEDIES = dict.fromkeys(("ACCESS_DENIED", "Access Denied", "INVALID_ACCESS_KEY", "status 403"), NO_RIGHTS)
 REMEDIES |= {"Bucket '": "make the bucket, or check its name"}  # how pyarrow begins when it finds none
-
-
-@contextmanager
-def _explain_errors(uri: str) -> Iterator[None]:
-    """Say of a store that cannot be reached, or refuses, what to look at; a file that is not there stays that."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        said, unreachable = str(error), "check endpoint, region and network"
-        remedy = next((remedy for word, remedy in REMEDIES.items() if word in said), unreachable)
-        raise StoreError(f"expected a store that serves {uri}, got {said.partition(chr(10))[0]}; {remedy}") from error
-
-
-def check_bucket(place: Location) -> None:
-    """Raise where the store of a place cannot be reached, refuses, or has no such bucket; a local path is as it is."""
-    if isinstance(place, Path):
-        return
-    parts = urlsplit(place.uri)
-    system, prefix = _system(parts.scheme, parts.netloc, parts.query)
-    with _explain_errors(place.uri):
-        if prefix.strip("/") and system.get_file_info(prefix.rstrip("/")).type.name == "NotFound":
-            raise OSError(f"Bucket '{prefix.rstrip('/')}' not found")
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def run(report: Path, *, photos: Path | None, discover: bool, as_json: bool) -> 
     # the same detector as it was before the first sample: what learning adds is the difference
     before = session.detector.score(session.detector.start(), pack.z)
     frozen = judge(session.detector, before, truth)
-    log = stream_page.StreamLog(pages=stream_page.ImagePages.beside(report))
+    log = stream_page.StreamLog()
     log.add(pack.keys, verdicts, pack.thumbnails)
     stream_page.write(report, log, session, title="unseen demo", sections=[_truth_section(frozen, learning)])
     if as_json:

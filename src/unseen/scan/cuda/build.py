@@ -20,7 +20,7 @@ def library(capability: tuple[int, int], source: Path = KERNELS) -> ctypes.CDLL:
     if capability < (9, 0):
         raise SettingError(
             f"expected a GPU of compute capability 9.0 or more for the CUDA scan, got {capability[0]}.{capability[1]}; "
-            "use scan.using('blocked')"
+            "set UNSEEN_SCAN=blocked"
         )
     return ctypes.CDLL(str(build(source, f"sm_{capability[0]}{capability[1]}")))
 
@@ -60,6 +60,6 @@ def find_nvcc() -> str:
     if found is None:
         raise SettingError(
             "expected nvcc to compile the CUDA scan once, got none; install the CUDA toolkit or set CUDA_HOME, "
-            "or use scan.using('blocked')"
+            "or set UNSEEN_SCAN=blocked"
         )
     return found

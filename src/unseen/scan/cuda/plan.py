@@ -87,6 +87,6 @@ def cluster_size(classes: int) -> int:
     if classes > CLASSES:
         raise SettingError(
             f"expected at most {CLASSES} rows in a bank on the GPU, got {classes}; use fewer names, or the CPU's way "
-            "with scan.using('blocked')"
+            "with UNSEEN_SCAN=blocked"
         )
     return min(16, 1 << max(0, math.ceil(math.log2(classes / 320))))
