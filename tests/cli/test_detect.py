@@ -73,7 +73,7 @@ def test_every_photo_gets_one_line_in_order(photos: Path) -> None:
     assert "2 names + " in result.stderr
     summary = result.stderr.splitlines()[-1]
     assert re.fullmatch(
-        r"known 8 · doubtful 0 · unknown 4 · threshold -?[\d.]+ \(keeps 95 % of known, likely .*\)", summary
+        r"known 8 · doubtful 0 · unknown 4 · threshold -?[\d.]+ \(keeps likely .* of known, 95 % wanted.*\)", summary
     )
     assert detect("photos", *NAMES, *STATE).stderr.endswith(" · state saved\n")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,10 +12,10 @@ from helpers.margins import gumbel, normal, two_modes
 from unseen import Session
 from unseen.detectors import NegLabel, PooledEvidence
 from unseen.errors import SettingError
-from unseen.threshold import Adaptive, Decisions, Fixed
+from unseen.threshold import Adaptive, Calibrated, Decisions, Fixed
 from unseen.threshold.adaptive import MarginHistory
 from unseen.threshold.base import Corrected
-from unseen.threshold.mixture import GRID, Told, fit_mixture
+from unseen.threshold.mixture import GRID, Told, expected_known_mean, fit_mixture
 from unseen_bench import suites
 
 NATS = Adaptive(in_nats=True)
@@ -104,9 +106,17 @@ def test_margins_that_were_judged_again_take_the_place_of_those_that_were_counte
     assert int(again.waiting) == 0
     expected = NATS.judged_again(expected, expected, margin[:0])  # counts what waits
     torch.testing.assert_close(again.counts, expected.counts)
-    torch.testing.assert_close(again.recent, expected.recent)
     _, later = NATS.learn(again, margin)
     assert float(later.counts.sum()) + int(later.waiting) == pytest.approx(1400)
+
+
+def test_what_is_judged_together_is_judged_by_the_share_of_known_images_among_all_of_it():
+    margin, is_known = mixed(2000)
+    known_first = margin[is_known.int().argsort(descending=True, stable=True)]
+    start = NATS.start()
+    shuffled, sorted_ = (NATS.judged_again(NATS.learn(start, one)[1], start, one) for one in (margin, known_first))
+    torch.testing.assert_close(shuffled.fit.p_known, sorted_.fit.p_known)
+    assert float(sorted_.recent.sum()) == pytest.approx(512)  # images that come later soon count more than these
 
 
 @pytest.mark.parametrize("recall", [0.9, 0.95])
@@ -148,10 +158,16 @@ def test_a_state_is_of_one_size_however_long_the_stream():
         assert int(states[1].seen) == 1000
 
 
-def test_a_session_takes_the_units_from_the_detector(labels):
-    assert Session(PooledEvidence(labels)).rule == NATS
+def test_a_session_takes_the_units_from_the_detector_and_what_to_expect_from_the_names(labels):
+    expecting = replace(NATS, known_mean=expected_known_mean(labels))
+    assert Session(PooledEvidence(labels)).rule == expecting
+    assert Session(PooledEvidence(labels), Calibrated(0.9, 50)).rule.inner == replace(expecting, recall=0.9)
     assert Session(NegLabel(labels)).rule == Adaptive(in_nats=False)
     assert Session(PooledEvidence(labels), Fixed(1.0)).rule == Fixed(1.0)
+    assert expecting.settings == NATS.settings  # a checkpoint need not agree on what follows from the names
+    empty = torch.zeros(GRID.size, dtype=torch.float64)
+    found = fit_mixture(empty, empty, Told.none(), 0.95, known_mean=expecting.known_mean)
+    assert expecting.threshold_of(expecting.start()) == float(found.threshold)
 
 
 @pytest.mark.data

@@ -96,7 +96,6 @@ def test_p_known_is_that_of_the_stream_however_it_is_divided():
     torch.testing.assert_close(whole.p_known, expected.p_known)
     torch.testing.assert_close(torch.cat([first.p_known, second.p_known]), whole.p_known, rtol=1e-6, atol=1e-6)
     assert torch.equal(rule.p_known(end, margin), inner.p_known(stream_end, margin))
-    assert Calibrated(0.9, 50).for_detector(in_nats=True) == rule
     assert threshold.make("calibrated", **rule.settings) == rule
 
 

@@ -12,9 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from helpers.margins import gumbel, normal
-from unseen.threshold.mixture import GRID, PRIOR, Fit, Told, fit_mixture
+from unseen import LabelSpace
+from unseen.threshold.mixture import GRID, PRIOR, Fit, Told, expected_known_mean, fit_mixture
 
 NONE = torch.zeros(0, dtype=torch.float64)
 MIXED = torch.cat([normal(300, 4, 2), gumbel(300, -5, 2)])
@@ -36,22 +38,25 @@ def kept(margins: Tensor, threshold: Tensor) -> float:
 class Literal:
     """The fit, image by image; images are numbers of places of the grid, so that none is divided."""
 
-    def __init__(self, images: np.ndarray, recent: np.ndarray, said: tuple[np.ndarray, ...], recall: float) -> None:
+    def __init__(
+        self, images: np.ndarray, recent: np.ndarray, said: tuple[np.ndarray, ...], recall: float, mean: float
+    ) -> None:
         photos, known_said, unknown_said = said
         self.x = np.array([GRID.lowest + GRID.step * place for place in range(GRID.size)])
         self.known, self.unknown = (
-            (PRIOR.known_mean, PRIOR.known_deviation),
+            (mean, PRIOR.known_deviation),
             (PRIOR.unknown_mean, PRIOR.unknown_deviation),
         )
+        first = self.known, self.unknown
         self.share, heard = 0.5, PRIOR.most_images / (PRIOR.most_images + len(images))
         for _ in range(PRIOR.rounds):
             p = self.p()[images]
             self.share = (heard * p.sum() + PRIOR.share_images) / (heard * len(images) + 2 * PRIOR.share_images)
-            for_mean = (self.known[1] / PRIOR.known_mean_deviations[self.known[0] > PRIOR.known_mean]) ** 2
+            for_mean = (self.known[1] / PRIOR.known_mean_deviations[self.known[0] > mean]) ** 2
             among = np.append(images, photos), np.append(heard * p, np.ones(len(photos)))
-            self.known = self.side(*among, self.first[0], for_mean, PRIOR.known_deviation_images)
+            self.known = self.side(*among, first[0], for_mean, PRIOR.known_deviation_images)
             numbers = PRIOR.unknown_mean_images, PRIOR.unknown_deviation_images
-            self.unknown = self.side(images, heard * (1 - p), self.first[1], *numbers)
+            self.unknown = self.side(images, heard * (1 - p), first[1], *numbers)
         for _ in range(PRIOR.share_rounds):
             now = self.p()[recent]
             self.share = (now.sum() + PRIOR.share_images) / (len(recent) + 2 * PRIOR.share_images)
@@ -66,8 +71,6 @@ class Literal:
         best = max(steps, key=fits.__getitem__)
         self.p_known, wanted = tables[best], NormalDist(*self.known).inv_cdf(1 - recall) + best * GRID.step
         self.threshold = max(wanted, float(np.interp(PRIOR.least_p_known, self.p_known, self.x)))
-
-    first = (PRIOR.known_mean, PRIOR.known_deviation), (PRIOR.unknown_mean, PRIOR.unknown_deviation)
 
     def side(
         self, images: np.ndarray, weight: np.ndarray, prior: tuple[float, float], n: float, m: float
@@ -93,22 +96,49 @@ def places(count: int, mean: float, seed: int) -> np.ndarray:
     return np.round((drawn - GRID.lowest) / GRID.step).astype(int).clip(0, GRID.size - 1)
 
 
-@pytest.mark.parametrize("recall", [0.8, 0.95])
+@pytest.mark.parametrize(("recall", "mean"), [(0.8, PRIOR.known_mean), (0.95, 5.0)])
 @pytest.mark.parametrize(
     ("known", "unknown", "photos", "corrected"),
     [(0, 0, 0, 0), (200, 100, 0, 0), (10, 300, 40, 0), (100, 100, 0, 12), (30, 30, 20, 20)],
 )
-def test_the_fit_is_that_of_a_reference_written_image_by_image(known, unknown, photos, corrected, recall):
+def test_the_fit_is_that_of_a_reference_written_image_by_image(known, unknown, photos, corrected, recall, mean):
     images = np.append(places(known, 4, 0), places(unknown, -4, 1))
     said = places(photos, 6, 2), places(corrected, -1, 3), places(corrected // 2, -2, 4)
     recent = images[::2]
-    expected = Literal(images, recent, said, recall)
+    expected = Literal(images, recent, said, recall, mean)
     counts, now, *parts = (
         torch.bincount(torch.from_numpy(part), minlength=GRID.size).double() for part in (images, recent, *said)
     )
-    found = fit_mixture(counts, now, Told(*parts), recall)
+    found = fit_mixture(counts, now, Told(*parts), recall, known_mean=mean)
     np.testing.assert_allclose(found.p_known.numpy(), expected.p_known, rtol=1e-9)
     assert float(found.threshold) == pytest.approx(expected.threshold, abs=1e-9)
+
+
+def test_known_margins_are_expected_where_the_texts_of_the_names_say() -> None:
+    draw = torch.Generator().manual_seed(0)
+    common = torch.randn(24, generator=draw, dtype=torch.float64)
+    names, negatives = (normalize(2 * common + torch.randn(n, 24, generator=draw).double(), dim=1) for n in (5, 40))
+
+    def margin(text: list[float]) -> float:
+        known, unknown = (
+            sum(math.exp(sum(a * b for a, b in zip(text, other, strict=True)) * 30) for other in others.tolist())
+            for others in (names, negatives)
+        )
+        return math.log(known / 5) - math.log(unknown / 40)
+
+    margins = [margin(text) for text in names.tolist()]
+    start, of_mean, of_deviation = PRIOR.known_mean_by_text
+    expected = start + of_mean * float(np.mean(margins)) + of_deviation * float(np.std(margins))
+    low, high = PRIOR.known_mean_range
+    assert low < expected < high
+    assert expected_known_mean(space_of(names, negatives)) == pytest.approx(expected, abs=1e-9)
+    near, far = space_of(names, names.repeat(8, 1)), space_of(names, negatives - 9 * names.mean(0))
+    assert (expected_known_mean(near), expected_known_mean(far)) == (low, high)
+
+
+def space_of(names: Tensor, negatives: Tensor) -> LabelSpace:
+    words = tuple(f"word {place}" for place in range(len(names) + len(negatives)))
+    return LabelSpace(words[: len(names)], words[len(names) :], names, normalize(negatives, dim=1))
 
 
 def test_counts_divide_a_margin_between_its_neighbours_and_sum_weights():
@@ -128,7 +158,7 @@ def test_a_table_is_interpolated_as_margins_are_divided_between_places(margin):
     assert float(GRID.interpolate(table, one)) == pytest.approx(float(GRID.counts(one) @ table), abs=1e-7)
 
 
-@pytest.mark.parametrize(("recall", "said"), [(0.95, {}), (0.95, {"photos": normal(30, 2, 3)}), (0.999, {})])
+@pytest.mark.parametrize(("recall", "said"), [(0.95, {}), (0.95, {"photos": normal(30, 2, 3)}), (0.99, {})])
 def test_a_threshold_moves_by_no_leap(said, recall):
     """Else a rounding error could move it: the largest leap on the way from one set of margins to another is sought."""
     start, stop = torch.cat([normal(40, 8, 4), normal(40, -3, 2)]), torch.cat([normal(40, 3, 2), normal(40, 0, 2)])

@@ -151,7 +151,7 @@ def threshold_in_words(session: Session) -> str:
         words = f"aims at {100 * rule.recall:g} % of known; a guess with {session.detector.name}: --calibrate known/"
     elif isinstance(rule, Adaptive) and interval:
         low, high = 100 * interval.low, 100 * interval.high
-        words = f"keeps {100 * rule.recall:g} % of known, likely {low:.0f} to {high:.0f} %"
+        words = f"keeps likely {low:.0f} to {high:.0f} % of known, {100 * rule.recall:g} % wanted"
         if interval.low < rule.recall - UNSURE and not bool(session.snapshot.threshold.told.photos.any()):
             words += "; surer with photos of your names: --calibrate known/"
     return f"threshold {session.threshold:z.2f} ({words})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -11,8 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.errors import SettingError
-from unseen.threshold.base import Corrected, Decisions, RecallInterval, ThresholdRule, check_recall
-from unseen.threshold.mixture import GRID, PRIOR, Fit, Told, fit_mixture
+from unseen.labels import LabelSpace
+from unseen.threshold.base import FOLLOWS, Corrected, Decisions, RecallInterval, ThresholdRule, check_recall
+from unseen.threshold.mixture import GRID, PRIOR, Fit, Told, expected_known_mean, fit_mixture
 
 
 class Units(NamedTuple):
@@ -73,6 +74,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
     every: int = 128
     window: int = 4096
     in_nats: bool = False  # set by the session from the detector
+    known_mean: float = field(default=PRIOR.known_mean, metadata=FOLLOWS)  # expected, by the label space
 
     name: ClassVar[str] = "adaptive"
 
@@ -87,15 +89,16 @@ class Adaptive(ThresholdRule[MarginHistory]):
     def start(self) -> MarginHistory:
         """An empty history and what the prior says, or a threshold of 0."""
         empty = torch.zeros(GRID.size, dtype=torch.float64)
-        fit = fit_mixture(empty, empty, Told.none(), self.recall)
+        fit = fit_mixture(empty, empty, Told.none(), self.recall, known_mean=self.known_mean)
         if not self.in_nats:
             fit = fit._replace(threshold=torch.zeros_like(fit.threshold))
         pending = torch.zeros(self.every if self.in_nats else self.window, dtype=torch.float64)
         return MarginHistory(torch.tensor(0), empty, empty, torch.tensor(0), pending, Told.none(), Units.nats(), fit)
 
-    def for_detector(self, *, in_nats: bool) -> Adaptive:
-        """This rule for a detector whose margins are in nats, or are not."""
-        return replace(self, in_nats=in_nats)
+    def for_detector(self, labels: LabelSpace, *, in_nats: bool) -> Adaptive:
+        """This rule for a detector of these names, whose margins are in nats or are not."""
+        known_mean = expected_known_mean(labels) if in_nats else PRIOR.known_mean
+        return replace(self, in_nats=in_nats, known_mean=known_mean)
 
     def threshold_of(self, state: MarginHistory) -> float:
         return float(state.fit.threshold)
@@ -130,12 +133,16 @@ class Adaptive(ThresholdRule[MarginHistory]):
         return self.fitted(state._replace(told=told))
 
     def judged_again(self, state: MarginHistory, before: MarginHistory, margin: Float[Tensor, " n"]) -> MarginHistory:
-        """The state in which `margin` are those of the images that came after `before`, in order."""
+        """The state in which `margin` are those of the images that came after `before`.
+
+        They are judged together, so that the share of known images among them counts, not that among the latest.
+        """
         if not self.in_nats:
             return state
         margin = torch.cat([before.pending[: int(before.waiting)], margin.detach().cpu().double()])
-        counts, recent = before.counts + GRID.counts(margin), followed_by(before.recent, margin)
-        return self.fitted(state._replace(counts=counts, recent=recent, waiting=torch.zeros_like(state.waiting)))
+        found, waiting = GRID.counts(margin), torch.zeros_like(state.waiting)
+        recent = found * min(1.0, PRIOR.recent / len(margin)) if len(margin) else before.recent
+        return self.fitted(state._replace(counts=before.counts + found, recent=recent, waiting=waiting))
 
     def taken_over(self, state: MarginHistory | None) -> MarginHistory:
         """A state that follows from what another such rule has counted, if its units are known or it is alike."""
@@ -143,7 +150,9 @@ class Adaptive(ThresholdRule[MarginHistory]):
         if state is None or (state.pending.shape != start.pending.shape and not self.in_nats):
             return start
         if state.pending.shape != start.pending.shape:  # what waits is counted now
-            state = self.judged_again(state, state, state.pending[:0])._replace(pending=start.pending)
+            margin = state.pending[: int(state.waiting)]
+            counts, recent = state.counts + GRID.counts(margin), followed_by(state.recent, margin)
+            state = state._replace(counts=counts, recent=recent, waiting=start.waiting, pending=start.pending)
         return self.fitted(state)
 
     def moved(self, state: MarginHistory, by: float) -> MarginHistory:
@@ -176,7 +185,8 @@ class Adaptive(ThresholdRule[MarginHistory]):
 
     def fitted(self, state: MarginHistory) -> MarginHistory:
         """The state with what follows from its counts."""
-        fit, units = fit_mixture(state.counts, state.recent, state.told, self.recall), state.units
+        seen, units = (state.counts, state.recent, state.told), state.units
+        fit = fit_mixture(*seen, self.recall, known_mean=self.known_mean)
         return state._replace(fit=fit._replace(threshold=fit.threshold * units.scale + units.shift))
 
     def _until_update(self, seen: int) -> int:

@@ -12,8 +12,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unseen.errors import SettingError
+from unseen.labels import LabelSpace
 
 S = TypeVar("S")
+FOLLOWS = {"follows": True}  # of a field that follows from the label space: no setting that a checkpoint must agree on
 
 
 class Decisions(NamedTuple):
@@ -100,14 +102,14 @@ class ThresholdRule(ABC, Generic[S]):
         """The state in which all margins were higher by so many nats: other names have another baseline."""
         return state
 
-    def for_detector(self, *, in_nats: bool) -> Self:
-        """The rule for a detector whose margins are in nats, or are not."""
+    def for_detector(self, labels: LabelSpace, *, in_nats: bool) -> Self:
+        """The rule for a detector of these names, whose margins are in nats or are not."""
         return self
 
     @property
     def settings(self) -> dict[str, object]:
         """Every option by name: what a checkpoint must agree on."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {f.name: getattr(self, f.name) for f in fields(self) if not f.metadata}
 
 
 def check_recall(recall: float) -> None:

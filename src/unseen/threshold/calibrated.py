@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -11,8 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unseen.errors import SettingError
+from unseen.labels import LabelSpace
 from unseen.threshold.adaptive import Adaptive, MarginHistory
-from unseen.threshold.base import Decisions, RecallInterval, ThresholdRule, check_recall
+from unseen.threshold.base import FOLLOWS, Decisions, RecallInterval, ThresholdRule, check_recall
 from unseen.threshold.fixed import Fixed
 from unseen.threshold.mixture import PRIOR
 
@@ -50,6 +51,7 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
     recall: float = 0.95
     images: int = 0
     in_nats: bool = False  # set by the session from the detector
+    known_mean: float = field(default=PRIOR.known_mean, metadata=FOLLOWS)  # expected, by the label space
 
     name: ClassVar[str] = "calibrated"
 
@@ -60,7 +62,7 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
     @property
     def inner(self) -> Adaptive:
         """The rule that follows the stream."""
-        return Adaptive(self.recall, in_nats=self.in_nats)
+        return Adaptive(self.recall, in_nats=self.in_nats, known_mean=self.known_mean)
 
     def start(self) -> CalibratedMargins:
         """A state without calibration margins: `calibrated_state` has them."""
@@ -100,9 +102,10 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
         """The state in which all margins were higher by so many nats."""
         return state._replace(stream=self.inner.moved(state.stream, by), margins=state.margins + by)
 
-    def for_detector(self, *, in_nats: bool) -> Calibrated:
+    def for_detector(self, labels: LabelSpace, *, in_nats: bool) -> Calibrated:
         """This rule with the inner rule as it works best for the detector."""
-        return replace(self, in_nats=in_nats)
+        inner = self.inner.for_detector(labels, in_nats=in_nats)
+        return replace(self, in_nats=in_nats, known_mean=inner.known_mean)
 
 
 def stream_of(state: Any) -> MarginHistory | None:
@@ -111,9 +114,9 @@ def stream_of(state: Any) -> MarginHistory | None:
     return state if isinstance(state, MarginHistory) else None
 
 
-def followed(rule: ThresholdRule[Any], state: Any, recall: float) -> tuple[ThresholdRule[Any], Any]:
+def followed(rule: ThresholdRule[Any], state: Any, recall: float, labels: LabelSpace) -> tuple[ThresholdRule[Any], Any]:
     """The rule that lets the stream, and what is told, set the threshold of a detector in nats, and its state."""
-    now = replace(rule, recall=recall) if isinstance(rule, Adaptive) else Adaptive(recall, in_nats=True)
+    now = replace(rule if isinstance(rule, Adaptive) else Adaptive(), recall=recall).for_detector(labels, in_nats=True)
     return now, (state if rule == now else now.taken_over(stream_of(state)))
 
 

@@ -16,6 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unseen.labels import LabelSpace
+from unseen.odds import neglabel, text_logits
+
 Places = Float[np.ndarray, " N"]  # a value at each place of the grid
 
 
@@ -23,25 +26,27 @@ Places = Float[np.ndarray, " N"]  # a value at each place of the grid
 class MixturePrior:
     """Where margins lie before there is any image, and how much the images of a stream may say against it.
 
-    Margins are log-odds of the known names against the negatives, less log(K / L). Fitted to the margins of `pooled` by
-    a random search on half of the streams of `benchmarks/first_job.py`, `families.py`, `verdicts.py` and
-    `label_spaces.py`, and of folders that show one name far more often than the others; rounded, because the other half
-    gained as much. A known mean that follows from the margins of the names' own texts did no better there.
+    Margins are log-odds of the known names against the negatives, less log(K / L). The numbers were found by a random
+    search on half of 438 streams (those of `benchmarks/families.py`, `verdicts.py`, `label_spaces.py` and first jobs),
+    and rounded; the other half gained as much, half of it by what texts say.
     """
 
-    known_mean: float = 2.1
-    known_mean_deviations: tuple[float, float] = (0.85, 3.0)  # between label spaces, below and above: 1 with 64-pixel
-    # images, 8 where no relative is a negative. With a wide one below, a stream of near unknown images alone would pass
-    known_deviation: float = 2.6
-    known_deviation_images: float = 120.0  # that this deviation is worth
-    unknown_mean: float = -3.2
-    unknown_mean_images: float = 5.0
-    unknown_deviation: float = 1.5
-    unknown_deviation_images: float = 6.0
-    share_images: float = 3.0  # of each side, that the equal shares before the first image are worth
-    most_images: float = 32.0  # that a stream of any length counts for: margins are no two normals, labels are sure
+    text_tau: float = 1 / 30  # at which a text stands for an image: it is nearer to other texts than an image is
+    known_mean: float = 3.0  # where no label space says otherwise
+    known_mean_by_text: tuple[float, float, float] = (-1.0, 0.64, 0.75)  # start; times mean, deviation of the names'
+    known_mean_range: tuple[float, float] = (1.0, 8.0)  # of the label spaces that this was fitted to
+    # between label spaces, below and above: with a wide one below, a stream of near unknown images alone would pass
+    known_mean_deviations: tuple[float, float] = (1.0, 6.0)
+    known_deviation: float = 3.1
+    known_deviation_images: float = 45.0  # that this deviation is worth
+    unknown_mean: float = -3.1
+    unknown_mean_images: float = 11.0
+    unknown_deviation: float = 1.2
+    unknown_deviation_images: float = 2.0
+    share_images: float = 7.0  # of each side, that the equal shares before the first image are worth
+    most_images: float = 70.0  # that a stream of any length counts for: margins are no two normals, labels are sure
     outliers: float = 1e-3  # share of the images of a side that may lie anywhere
-    least_p_known: float = 0.15  # an image that is known with less is called unknown, whatever recall is wanted
+    least_p_known: float = 0.2  # an image that is known with less is called unknown, whatever recall is wanted
     recent: float = 512.0  # images after which one says e times less of the share of known images
     rounds: int = 25
     share_rounds: int = 10
@@ -50,7 +55,7 @@ class MixturePrior:
     shifts: int = 24  # steps of the grid that are tried on each side
     # The recall varies more between streams than the fit can see: nine streams of ten, `benchmarks/verdicts.py`
     photos_for_half: float = 8.0  # photos of known names after which the interval is narrower by the root of two
-    interval_deviation: float = 0.55  # of the known mean, in deviations of known margins
+    interval_deviation: float = 0.7  # of the known mean, in deviations of known margins
 
 
 PRIOR = MixturePrior()
@@ -88,6 +93,19 @@ class Grid(NamedTuple):
 GRID = Grid()
 
 
+def expected_known_mean(labels: LabelSpace) -> float:
+    """Where the margins of known images lie on average, before there is any: by those that the names' texts would have.
+
+    Their mean says how far the names lie from the negatives, their deviation how unlike each other they are in that.
+    """
+    margins = neglabel(text_logits(labels, labels.id_anchors, tau=PRIOR.text_tau)).double()
+    margins -= math.log(len(labels.names) / max(1, len(labels.negatives)))
+    start, of_mean, of_deviation = PRIOR.known_mean_by_text
+    expected = start + of_mean * float(margins.mean()) + of_deviation * float(margins.std(correction=0))
+    low, high = PRIOR.known_mean_range
+    return min(max(expected, low), high)
+
+
 class Side(NamedTuple):
     """A normal of margins."""
 
@@ -108,7 +126,6 @@ class Side(NamedTuple):
         return Side(mean, math.sqrt(square / (total + for_deviation)))
 
 
-KNOWN_PRIOR = Side(PRIOR.known_mean, PRIOR.known_deviation)
 UNKNOWN_PRIOR = Side(PRIOR.unknown_mean, PRIOR.unknown_deviation)
 
 
@@ -142,8 +159,15 @@ class Told(NamedTuple):
         return round(sum(float(part.sum()) for part in self))
 
 
-def fit_mixture(counts: Float[Tensor, " N"], recent: Float[Tensor, " N"], told: Told, recall: float) -> Fit:
-    """Threshold, `p_known` and recall interval.
+def fit_mixture(
+    counts: Float[Tensor, " N"],
+    recent: Float[Tensor, " N"],
+    told: Told,
+    recall: float,
+    *,
+    known_mean: float = PRIOR.known_mean,
+) -> Fit:
+    """Threshold, `p_known` and recall interval; `known_mean` is where the prior has known images.
 
     `counts` are the images of the stream at each place of the grid, `recent` the same with less weight for earlier
     ones: they give the share of known images now. The rounds are NumPy: vectors are small and calls many, so that
@@ -151,14 +175,15 @@ def fit_mixture(counts: Float[Tensor, " N"], recent: Float[Tensor, " N"], told: 
     """
     x, stream, latest, photos = (one.numpy() for one in (GRID.margins, counts, recent, told.photos))
     stream = stream * (PRIOR.most_images / (PRIOR.most_images + stream.sum()))
-    known, unknown, share = KNOWN_PRIOR, UNKNOWN_PRIOR, 0.5
+    known_prior = Side(known_mean, PRIOR.known_deviation)
+    known, unknown, share = known_prior, UNKNOWN_PRIOR, 0.5
     for _ in range(PRIOR.rounds):
         p = responsibility(x, known, unknown, share)
         share = share_of(stream, p)
         from_known, from_unknown = stream * p + photos, stream * (1 - p)
-        between = PRIOR.known_mean_deviations[known.mean > PRIOR.known_mean]
+        between = PRIOR.known_mean_deviations[known.mean > known_mean]
         for_mean = (known.deviation / between) ** 2  # the precision of the prior, in images
-        known = known.drawn_to(from_known, x, KNOWN_PRIOR, (for_mean, PRIOR.known_deviation_images))
+        known = known.drawn_to(from_known, x, known_prior, (for_mean, PRIOR.known_deviation_images))
         images = PRIOR.unknown_mean_images, PRIOR.unknown_deviation_images
         unknown = unknown.drawn_to(from_unknown, x, UNKNOWN_PRIOR, images)
     for _ in range(PRIOR.share_rounds):
