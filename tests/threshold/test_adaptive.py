@@ -161,7 +161,9 @@ def test_a_state_is_of_one_size_however_long_the_stream():
 def test_a_session_takes_the_units_from_the_detector_and_what_to_expect_from_the_names(labels):
     expecting = replace(NATS, known_mean=expected_known_mean(labels))
     assert Session(PooledEvidence(labels)).rule == expecting
-    assert Session(PooledEvidence(labels), Calibrated(0.9, 50)).rule.inner == replace(expecting, recall=0.9)
+    calibrated = Calibrated(0.9, 50).for_detector(labels, in_nats=True)
+    assert calibrated.inner == replace(expecting, recall=0.9)
+    assert Session(PooledEvidence(labels), Calibrated(0.9, 50)).rule == calibrated
     assert Session(NegLabel(labels)).rule == Adaptive(in_nats=False)
     assert Session(PooledEvidence(labels), Fixed(1.0)).rule == Fixed(1.0)
     assert expecting.settings == NATS.settings  # a checkpoint need not agree on what follows from the names
