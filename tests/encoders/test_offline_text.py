@@ -187,6 +187,19 @@ def test_fetching_downloads_the_wheel_once(tmp_path: Path, monkeypatch: pytest.M
     assert all(file.verified_path().read_text() == name for name, file in offline_text.wheel_files().items())
 
 
+def test_a_word_of_the_table_needs_no_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNSEEN_CACHE", str(tmp_path))
+    with pytest.raises(EncoderError, match="run: unseen models fetch offline"):
+        load_text_tower()
+    for file in offline_text.wheel_files().values():
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        file.path.write_text("not weights: fails where it is read")
+    tower = load_text_tower()
+    assert tower(["a photo of a cat."]).shape == (1, 512)
+    with pytest.raises(EncoderError, match="expected sha256"):
+        tower(["a photo of a frobnitz."])
+
+
 @pytest.mark.data
 def test_the_real_tower_is_near_clip_on_the_names_it_was_fitted_on(features: Path) -> None:
     from safetensors import safe_open

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
@@ -31,6 +30,8 @@ def mcp(
     """
     if not root.is_dir():
         raise SettingError(f"expected a folder for --root, got {root}; make it first")
+    import asyncio
+
     server = tool_server(root.resolve())
     if as_json:
         for tool in asyncio.run(server.list_tools()):
@@ -89,6 +90,8 @@ def _in_words(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[An
 
 async def call(root: Path, *words: str) -> list[dict[str, Any]]:
     """What a command prints as JSON, or its error."""
+    import asyncio
+
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "unseen", words[0], "--json", *words[1:], cwd=root,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

@@ -94,7 +94,6 @@ def _promotion(group: str, name: str, state: Path) -> Callable[[Session], Edited
     text = None if spaces.encoder_name(labels) else negative_vector(labels, name)
     if text is None:
         model = spaces.encoder_of(labels)
-        spaces.warn_strange([name], model)
         text = described_templates(labels.prompt).encode([name], model)[0]
     return lambda session: edit.promote(session, which, name, text)
 

@@ -130,7 +130,7 @@ class Placed:
 def visible_words() -> tuple[str, ...]:
     """Words for what a photo can show: no names of persons or places, no taxa."""
     nouns = hierarchy()
-    taxa = nouns.below(nouns.senses[TAXON])  # genera, families and the like: words of biologists
+    taxa = _taxa(nouns)
     shown = (one for place, one in nouns.of_kinds(SHOWN[0]) if place not in taxa and not one.is_instance)
     return tuple(dict.fromkeys(one.word for one in shown if one.use >= 0 and one.word == one.word.lower()))
 
@@ -138,7 +138,7 @@ def visible_words() -> tuple[str, ...]:
 def every_negative() -> tuple[str, ...]:
     """All words that may become negatives by themselves: everyday ones first, then the most used."""
     nouns = hierarchy()
-    taxa = nouns.below(nouns.senses[TAXON])
+    taxa = _taxa(nouns)
     named = [one for place, one in nouns.of_kinds(SHOWN[0] + SHOWN[1]) if _is_name(one) and place not in taxa]
     named.sort(key=lambda one: (one.kind not in EVERYDAY, -one.use))
     return tuple(dict.fromkeys([*everyday_words()[:3_000], *(one.word for one in named)]))
@@ -148,11 +148,16 @@ def every_negative() -> tuple[str, ...]:
 def everyday_words() -> tuple[str, ...]:
     """Words for things of every day, the most used first."""
     nouns = hierarchy()
-    taxa = nouns.below(nouns.senses[TAXON])  # genera, families and the like: words of biologists
+    taxa = _taxa(nouns)
     used = [synset for place, synset in nouns.of_kinds(EVERYDAY) if synset.use > 0 and place not in taxa]
     people = [nouns.synsets[nouns.senses[word.replace("_", " ")][0]] for word in PEOPLE.split()]
     plain = [one for one in used if one.word == one.word.lower() and not one.is_instance]
     return tuple(dict.fromkeys(one.word for one in sorted(plain + people, key=lambda one: -one.use)))
+
+
+def _taxa(nouns: Hierarchy) -> Set[int]:
+    """The places of genera, families and the like: words of biologists. Found without the spellings of all words."""
+    return nouns.below(place for place, one in nouns.of_kinds(("group",)) if TAXON in one.words)
 
 
 def _is_name(synset: Synset) -> bool:

@@ -292,10 +292,15 @@ def load_sentence_encoder(dtype: torch.dtype = torch.float32) -> SentenceEncoder
 
 
 def load_text_tower(image_tower: Callable[[], Any] | None = None) -> TextTower:
-    """The fetched offline text tower; it reads names with an image tower of its own, or with yours."""
+    """The fetched offline text tower; it reads names with an image tower of its own, or with yours.
+
+    Both encoders are loaded when a name comes that the table of words lacks: to name a group takes neither.
+    """
+    for file in wheel_files().values():
+        file.existing_path()  # refused here, not at the first strange name
     # bfloat16 where the CPU multiplies it: twice the words per second, at a cosine of .9999 to the float32 vector
-    dtype = fast_dtype(torch.device("cpu"))
+    sentences = cache(lambda: load_sentence_encoder(fast_dtype(torch.device("cpu"))))
     weights = f"{SHA256['model.safetensors']} {TOWER.sha256}"
     head = TextHead.load()
     written = WrittenNames(image_tower or cache(load_model))
-    return TextTower(load_sentence_encoder(dtype), written, head, WordTable.load(head), weights)
+    return TextTower(lambda texts: sentences()(texts), written, head, WordTable.load(head), weights)
