@@ -1,14 +1,23 @@
 """Verdicts and groups as fields of a FiftyOne data set, to look at and to sort by."""
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from unseen.discover import Grouping, Vocabulary, group
-from unseen.errors import import_extra
+from unseen.encoders import Encoder, load_encoder
+from unseen.errors import LabelError, import_extra
+from unseen.features.inputs import as_features
 from unseen.images import Image, read_entries
 from unseen.images.inputs import in_memory_entry
+from unseen.labels import LabelSpace
+from unseen.labels.nearest import likely_words
 from unseen.session import Session
+from unseen.verdicts import UNKNOWN, Verdict
 
 BATCH = 32
 
@@ -18,25 +27,66 @@ def from_fiftyone(samples: Iterable[Any]) -> Iterator[str]:
     return (sample.filepath for sample in samples)
 
 
-def apply(samples: Iterable[Any], session: Session, *, field: str = "unseen", learn: bool = True) -> None:
-    """Judge every sample in order and write `field` (a Classification), `field_margin` and `field_threshold`.
+def judge(
+    samples: Any,
+    names: Sequence[str] = (),
+    *,
+    state: str | Path | None = None,
+    encoder: str | Encoder | None = None,
+    field: str = "unseen",
+) -> Counter[str]:
+    """Judge a data set or a view by names, or by a saved state, which stays as it is; how many have each verdict.
 
-    The label is the name, or "unknown"; its p_known is the probability that it is known. A sample whose image
-    cannot be read has the reason in `field_skipped` instead.
+    What the operator of `unseen.integrations.fiftyone_plugin` does; `apply` says which fields are written.
+    """
+    if bool(names) == bool(state):
+        raise LabelError("expected the names that you know or a state file, got both or neither; give one of them")
+    saved = Session.load(state) if state else None
+    known = encoder or (saved.detector.labels.encoder if saved else "offline")
+    model = load_encoder(known) if isinstance(known, str) else known
+    session = saved or Session(LabelSpace.build(list(names), model))
+    session.detector.labels.check_vectors(model.dim, model.fingerprint, "images")
+    session.encoder = model
+    return apply(samples, session, field=field, learn=not saved)
+
+
+def apply(samples: Any, session: Session, *, field: str = "unseen", learn: bool = True) -> Counter[str]:
+    """Judge every sample, and write `field` (a Classification), `field_margin`, `field_threshold`; count the verdicts.
+
+    The label is the name, or "unknown"; `verdict` is known, doubtful or unknown, `p_known` the probability that it is
+    known, and `likely` the word that the image may be instead. All are judged at the end, by everything learned; with
+    `learn=False` the session stays as it is. A sample whose image cannot be read has the reason in `field_skipped`.
     """
     make = import_extra("fiftyone", "fiftyone").Classification
-    rest = iter(samples)
-    while some := list(islice(rest, BATCH)):
-        (batch,) = read_entries([in_memory_entry(i, path) for i, path in enumerate(from_fiftyone(some))], size=BATCH)
-        verdicts = iter((session.observe if learn else session.score)(batch) if batch else ())
-        for sample, row in zip(some, batch.rows, strict=True):
-            if isinstance(row, Image):
-                verdict = next(verdicts)
-                sample[field] = make(label=verdict.name or "unknown", p_known=verdict.p_known)
-                sample[f"{field}_margin"], sample[f"{field}_threshold"] = verdict.margin, verdict.threshold
-            else:
-                sample[f"{field}_skipped"] = row.reason
-            sample.save()
+    since, rows = session.snapshot, list(_rows(samples.values("filepath"), session, learn=learn))
+    reasons = [None if isinstance(row, Tensor) else row for row in rows]
+    judged: list[tuple[Verdict, str | None] | None] = [None] * len(rows)
+    if vectors := [row for row in rows if isinstance(row, Tensor)]:
+        z = torch.stack(vectors)
+        verdicts = session.rejudge(z, since=since) if learn else session.score(z)
+        words: list[Any] = likely_words(session.detector.labels, z) or [None] * len(z)  # none without negatives
+        found = iter(zip(verdicts, words, strict=True))
+        judged = [next(found) if reason is None else None for reason in reasons]
+    labels = [
+        one and make(label=one[0].name or UNKNOWN, verdict=one[0].verdict, p_known=one[0].p_known, likely=one[1])
+        for one in judged
+    ]
+    margins, thresholds = [one and one[0].margin for one in judged], [one and one[0].threshold for one in judged]
+    columns = {"": labels, "_margin": margins, "_threshold": thresholds, "_skipped": reasons}
+    for name, values in columns.items():
+        if any(value is not None for value in values) or samples.has_field(field + name):
+            samples.set_values(field + name, values, dynamic=True)
+    return Counter("skipped" if one is None else one[0].verdict for one in judged)
+
+
+def _rows(paths: Sequence[str], session: Session, *, learn: bool) -> Iterator[Tensor | str]:
+    """Yield the vector of each image, or why it has none; learn from them as they come."""
+    for batch in read_entries([in_memory_entry(i, path) for i, path in enumerate(paths)], size=BATCH):
+        z = as_features(batch, session.encoder).z if batch else torch.empty(0)
+        if batch and learn:
+            session.observe(z, [image.path for image in batch])
+        vectors = iter(z)
+        yield from (next(vectors) if isinstance(row, Image) else row.reason for row in batch.rows)
 
 
 def apply_groups(
