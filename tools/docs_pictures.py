@@ -7,6 +7,7 @@ python tools/docs_pictures.py --lines    # the lines alone
 import io
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,14 +17,14 @@ from PIL import Image, ImageFilter
 
 from unseen import Session, demo
 from unseen.cli.output import verdict_line
-from unseen.images import Image as StoredImage
+from unseen.images.decode import jpeg_thumbnail
 from unseen.report import stream_page
 
 REPO = Path(__file__).parents[1]
 IMAGES = REPO / "docs" / "images"
 PAGES = (REPO / "README.md", REPO / "docs" / "index.md", REPO / "docs" / "quickstart.md")
 LINE = re.compile(r"^    (\w[\w -]*/\d{5}) +(?:known|doubtful|unknown) .*$", re.M)
-WIDTH, COLOURS = 1160, 128
+WIDTH, COLOURS = 1160, 256
 
 
 def demo_lines() -> dict[str, str]:
@@ -54,12 +55,12 @@ def screenshot(page: Path, picture: Path, height: int) -> Image.Image:
 
 def save(picture: Image.Image, name: str) -> None:
     """Write a picture with few colours, which makes it a small file."""
-    picture.quantize(COLOURS).save(IMAGES / name, optimize=True)
+    picture.quantize(COLOURS, kmeans=2).save(IMAGES / name, optimize=True)
     print(name, f"{(IMAGES / name).stat().st_size / 1024:.0f} kB")
 
 
 def draw() -> None:
-    """Run the demo and save parts of its report."""
+    """Run the demo, save parts of its reports, and the groups on the page of the service."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "demo.html"
         subprocess.run([sys.executable, "-m", "unseen", "demo", "--report", report], check=True, capture_output=True)
@@ -67,6 +68,38 @@ def draw() -> None:
         report.write_text(section(report.read_text(encoding="utf-8"), "<h2>Unknown"), encoding="utf-8")
         save(screenshot(report, Path(folder) / "unknown.png", 480), "gallery.png")
         draw_regions(report)
+        discover = [sys.executable, "-m", "unseen", "demo", "--discover", "--report", report]
+        subprocess.run(discover, check=True, capture_output=True)
+        save(screenshot(report, Path(folder) / "groups.png", 800), "groups.png")
+        draw_service(Path(folder))
+
+
+def draw_service(folder: Path) -> None:
+    """Save the groups on the page of a service that has the demo as a stream."""
+    from selenium import webdriver
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    serve = [sys.executable, "-m", "unseen", "serve", "--demo", "--port", "0", "--data", folder / "data"]
+    with subprocess.Popen([*serve, "--encoder", "none"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        url = next(word for word in process.stderr.readline().split() if word.startswith("http"))
+        options = webdriver.ChromeOptions()
+        options.binary_location = shutil.which("chromium") or ""
+        for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=980,1000"):
+            options.add_argument(f"--{flag}")
+        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+        try:
+            driver.get(url)
+            wait = WebDriverWait(driver, 120)
+            wait.until(lambda at: int(at.find_element("id", "unknown").text.replace(",", "") or 0) > 200)
+            driver.find_element("tag name", "body").send_keys("pg")  # pauses, and groups what has come
+            wait.until(lambda at: len(at.find_elements("css selector", "#groups[aria-busy=false] li img")) > 50)
+            driver.find_element("id", "groups-title").find_element("xpath", "..").screenshot(str(folder / "page.png"))
+            picture = Image.open(folder / "page.png").convert("RGB")
+            save(picture.crop((0, 0, picture.width, min(picture.height, 880))), "page-groups.png")
+        finally:
+            driver.quit()
+            process.terminate()
 
 
 def draw_regions(page: Path) -> None:
@@ -91,7 +124,9 @@ def regions_page() -> str:
             scene.paste(pictures[i].resize((96, 96)), (x, y))
             one, box = verdicts[first + i], (x, y, x + 96, y + 96)
             regions.append(stream_page.MarkedRegion(box, one.verdict, one.nearest, pack.keys[first + i]))
-        photos.append(stream_page.MarkedPhoto.of_image(StoredImage(f"scenes/{len(photos)}.png", scene), regions))
+        photos.append(
+            stream_page.MarkedPhoto(f"scenes/{len(photos)}.png", jpeg_thumbnail(scene, 384), scene.size, regions)
+        )
     log.photos = photos
     return stream_page.page(log, session, title="regions")
 

@@ -78,13 +78,13 @@ def test_a_gallery_stays_small_and_keeps_both_ends() -> None:
         (
             "a/b.jpg",
             Verdict("known", "cat", 2.0, 0.93, "cat", -0.001),
-            "<b>cat</b><span>known, p_known 93 %</span><span>2.00 ≥ 0.00</span><span>b.jpg</span>",
+            "<b>cat</b><span>p_known 93 %</span><span>2.00 ≥ 0.00</span><span>b.jpg</span>",
         ),
-        ("d.jpg", Verdict("doubtful", "cat", 2.0, 0.31, "cat", 0.4), "<b>cat?</b><span>doubtful, p_known 31 %</span>"),
+        ("d.jpg", Verdict("doubtful", "cat", 2.0, 0.31, "cat", 0.4), "<b>cat?</b><span>p_known 31 %</span>"),
         (
             "c.jpg",
             Verdict("unknown", None, -2.0, 0.25, "cat", 0.4),
-            "<b>near cat</b><span>unknown, p_known 25 %</span><span>-2.00 &lt; 0.40</span>",
+            "<b>near cat</b><span>p_known 25 %</span><span>-2.00 &lt; 0.40</span>",
         ),
     ],
 )

@@ -72,7 +72,7 @@ def apply(samples: Any, session: Session, *, field: str = "unseen", learn: bool 
         for one in judged
     ]
     margins, thresholds = [one and one[0].margin for one in judged], [one and one[0].threshold for one in judged]
-    columns = {"": labels, "_margin": margins, "_threshold": thresholds, "_skipped": reasons}
+    columns: dict[str, list[Any]] = {"": labels, "_margin": margins, "_threshold": thresholds, "_skipped": reasons}
     for name, values in columns.items():
         if any(value is not None for value in values) or samples.has_field(field + name):
             samples.set_values(field + name, values, dynamic=True)
