@@ -102,10 +102,10 @@ def import_extra(module: str, extra: str) -> Any:
     """An optional module, or say which extra of this package brings it."""
     try:
         return importlib.import_module(module)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         package = module.partition(".")[0]
         raise MissingExtra(PACKAGES.get(package, package), extra) from error
-    except Exception as error:  # such as a torchvision that was built for another torch
+    except Exception as error:  # such as a torchvision built for another torch, or a system library that is missing
         raise UnseenError(
             f"expected the package {module!r} to load, got {type(error).__name__}: {error}; install builds of it, "
             "and of what it imports, that fit the torch you have"
