@@ -104,9 +104,14 @@ class Ran(NamedTuple):
 
 def ran(words: Sequence[str], folder: Path, environment: dict[str, str], *, run: Sequence[str] = UNSEEN) -> Ran:
     """What `unseen`, or another program, with these words took in a folder."""
+    ours = {"PYTHONPATH": str(Path(demo.__file__).parents[2])}  # the code that is imported here, in any folder
     started = time.perf_counter()
     with subprocess.Popen(
-        [*run, *words], cwd=folder, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [*run, *words],
+        cwd=folder,
+        env=os.environ | ours | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdout
         said = process.stdout.readline()
