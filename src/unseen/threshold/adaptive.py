@@ -74,7 +74,7 @@ class Adaptive(ThresholdRule[MarginHistory]):
     every: int = 128
     window: int = 4096
     in_nats: bool = False  # set by the session from the detector
-    known_mean: float = field(default=PRIOR.known_mean, metadata=FOLLOWS)  # expected, by the label space
+    known_mean: float = field(default=PRIOR.known_mean, compare=False, metadata=FOLLOWS)  # expected, by the label space
 
     name: ClassVar[str] = "adaptive"
 

@@ -51,7 +51,7 @@ class Calibrated(ThresholdRule[CalibratedMargins]):
     recall: float = 0.95
     images: int = 0
     in_nats: bool = False  # set by the session from the detector
-    known_mean: float = field(default=PRIOR.known_mean, metadata=FOLLOWS)  # expected, by the label space
+    known_mean: float = field(default=PRIOR.known_mean, compare=False, metadata=FOLLOWS)  # expected, by the label space
 
     name: ClassVar[str] = "calibrated"
 
