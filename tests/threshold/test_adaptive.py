@@ -161,7 +161,8 @@ def test_a_state_is_of_one_size_however_long_the_stream():
 def test_a_session_takes_the_units_from_the_detector_and_what_to_expect_from_the_names(labels):
     expecting = replace(NATS, known_mean=expected_known_mean(labels))
     found = Session(PooledEvidence(labels)).rule
-    assert isinstance(found, Adaptive) and found.known_mean == expecting.known_mean != NATS.known_mean
+    assert isinstance(found, Adaptive)
+    assert found.known_mean == expecting.known_mean != NATS.known_mean
     assert found == NATS  # rules are compared by what was chosen, not by what follows from the names
     calibrated = Calibrated(0.9, 50).for_detector(labels, in_nats=True)
     assert calibrated.inner.known_mean == expecting.known_mean
