@@ -82,6 +82,7 @@ class PooledEvidence(Detector[PooledState]):
             self._best_names(nearest.known, known, fitted),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
             torch.full_like(score, self.baseline).to(block.z.dtype),
+            nearest.negative.name[:, 0],
         )
         return output, SampleRows(block.z, evidence, predicted, *claims(nearest, (known, negative), weight))
 
