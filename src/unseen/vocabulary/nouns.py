@@ -80,9 +80,13 @@ class Synset(NamedTuple):
 class Found(NamedTuple):
     """Where a name stands among the nouns."""
 
-    place: int  # of the sense that is meant
-    senses: tuple[int, ...]  # places of all senses that a photo can show
+    senses: tuple[int, ...]  # places of all senses that a photo can show, likeliest first
     is_exact: bool  # a billy shelf is none of the nouns, but a kind of shelf
+
+    @property
+    def place(self) -> int:
+        """The place of the sense that is likeliest meant."""
+        return self.senses[0]
 
 
 class Synsets(Sequence[Synset]):
@@ -137,7 +141,7 @@ class Hierarchy:
         return self.find_all([name]).get(name)
 
     def find_all(self, names: Iterable[str]) -> dict[str, Found]:
-        """Where each name stands that is found: of several senses the one that has most to do with the other names."""
+        """Where each name stands that is found: of several senses first what has most to do with the other names."""
         found = {name: one for name in names if (one := self._found(name))}
         families = {place: self._families(place) for one in found.values() for place in one.senses}
         company = Counter(
@@ -148,10 +152,10 @@ class Hierarchy:
             rank, place = sense
             return sum(company[one] - 1 for one in families[place]), math.log(1 + self.size(place)) / rank
 
-        return {
-            name: one._replace(place=max(enumerate(one.senses, 1), key=weight)[1]) if len(one.senses) > 1 else one
-            for name, one in found.items()
-        }
+        def ranked(senses: Sequence[int]) -> tuple[int, ...]:
+            return tuple(place for _, place in sorted(enumerate(senses, 1), key=weight, reverse=True))
+
+        return {name: one._replace(senses=ranked(one.senses)) for name, one in found.items()}
 
     def _families(self, place: int) -> frozenset[int]:
         """What a place is a kind of, as far as its kinds are a family."""
@@ -171,7 +175,7 @@ class Hierarchy:
         for phrase, is_exact in _phrases(name):
             places = next((self.senses[one] for one in _singulars(phrase) if one in self.senses), [])
             if shown := self._shown(places):
-                return Found(shown[0], tuple(shown), is_exact)
+                return Found(tuple(shown), is_exact)
         return None
 
     def _shown(self, places: Sequence[int]) -> list[int]:
@@ -248,6 +252,15 @@ def _singulars(phrase: str) -> Iterator[str]:
 def is_called(name: str, word: str) -> bool:
     """Whether a name is a word, or its plural."""
     return canonical_spelling(word) in _singulars(canonical_spelling(name))
+
+
+def is_part(name: str, word: str) -> bool:
+    """Whether a name, or what it is the plural of, is among the words of a longer one.
+
+    >>> is_part("mice", "computer mouse"), is_part("dog", "hotdog")
+    (True, False)
+    """
+    return any(f" {one} " in f" {canonical_spelling(word)} " for one in _singulars(canonical_spelling(name)))
 
 
 @cache
