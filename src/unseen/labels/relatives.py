@@ -118,7 +118,7 @@ class Placed:
                 if self.nouns.size(parent) > WIDEST:
                     return
                 kinds = self.nouns.below([parent])
-                fresh = [place for place in kinds - seen if _is_name(synsets[place])]
+                fresh = [place for place in kinds - seen if _is_name(synsets[place]) and self.nouns.is_meant(place)]
                 seen |= kinds
                 for place in sorted(fresh, key=lambda place: (-synsets[place].use, place)):
                     yield Relative(synsets[place].word, name, synsets[parent].word)

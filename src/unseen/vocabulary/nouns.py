@@ -71,6 +71,10 @@ class Synset(NamedTuple):
         """How much its most used word is used."""
         return max(self.uses)
 
+    def use_of(self, word: str) -> int:
+        """How much a word is used for it; 0 where it is none of its words."""
+        return next((use for one, use in zip(self.words, self.uses, strict=True) if canonical_spelling(one) == word), 0)
+
     @property
     def word(self) -> str:
         """Its first word that is not ten times less used than another."""
@@ -185,6 +189,12 @@ class Hierarchy:
                 return shown
         return []
 
+    def is_meant(self, place: int) -> bool:
+        """Whether people who say the word of a place mean it: not if ten times as many mean another of its senses."""
+        word = canonical_spelling(self.synsets[place].word)
+        others = (self.synsets[one].use_of(word) for one in self.senses[word] if one != place)
+        return max(others, default=0) < self.synsets[place].use_of(word) + RARER
+
     def has(self, name: str) -> bool:
         """Whether a name is found, be it as a kind of something."""
         return self._found(name) is not None
@@ -206,9 +216,9 @@ class Hierarchy:
         """These places and those of everything that is a kind of them."""
         return _closure(places, lambda place: self.children.get(place, ()))
 
-    def path(self, name: str) -> tuple[str, ...]:
-        """A name, and what it is a kind of, up to the most general word."""
-        if (found := self.find(name)) is None:
+    def path(self, name: str, found: Found | None = None) -> tuple[str, ...]:
+        """A name, and what it is a kind of, up to the most general word; `found` is where it stands among others."""
+        if (found := found or self.find(name)) is None:
             return (name,)
         path = [found.place]
         while parents := self.synsets[path[-1]].parents:
