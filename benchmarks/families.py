@@ -11,9 +11,9 @@ percent; AUROC, of margins, is that of known against near unknown images.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -44,7 +44,6 @@ FAMILIES = {
 NEGATIVES = ("far", "full")
 ORDERS = ("shuffled", "id_first")
 WIDTH = 512  # of the stored features
-TAUS = torch.logspace(-2.5, -1, 61).tolist()
 
 
 def main() -> None:
@@ -68,9 +67,8 @@ def judge(folder: Path, *, width: int, family: str, negatives: str, order: str, 
     tau = 0.01
     if width < WIDTH:
         rows, tau = projection(folder, width)
-        anchors = (normalize(part @ rows, dim=1) for part in (labels.id_anchors, labels.ood_anchors))
-        labels = LabelSpace(labels.names, labels.negatives, *anchors)
-        pool = dataclasses.replace(pool, z=normalize(pool.z @ rows, dim=1))
+        known, negative, z = (normalize(one @ rows, dim=1) for one in (labels.id_anchors, labels.ood_anchors, pool.z))
+        labels, pool = replace(labels, id_anchors=known, ood_anchors=negative), replace(pool, z=z)
     trial = pool.ordered(order, seed)
     found = evaluate(detectors.make(detectors.DEFAULT, labels, tau=tau), trial).by_source
     frozen = detectors.make("neglabel", labels, groups=1, tau=tau).score(None, trial.z).score
@@ -96,7 +94,7 @@ def projection(folder: Path, width: int) -> tuple[Float[Tensor, "d w"], float]:
     rows, _ = torch.linalg.qr(torch.randn(WIDTH, width, generator=torch.Generator().manual_seed(width)))
     cosines = normalize(images.z @ rows, dim=1) @ normalize(text.z @ rows, dim=1).T
     truth = imagenet_classes(images, text)[images.true_labels]
-    return rows, min(TAUS, key=lambda tau: float(cross_entropy(cosines / tau, truth)))
+    return rows, min(torch.logspace(-2.5, -1, 61).tolist(), key=lambda tau: float(cross_entropy(cosines / tau, truth)))
 
 
 @functools.lru_cache(maxsize=2)  # orders follow one another

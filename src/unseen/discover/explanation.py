@@ -21,7 +21,6 @@ from unseen.session import Session
 from unseen.verdicts import Verdict
 
 COUNT = 3  # names, negatives and images that are listed
-FEW = 0.1  # a word with a smaller share says little about an image
 
 
 @dataclass(frozen=True)
@@ -83,9 +82,9 @@ class Explanation:
 
     @property
     def likely(self) -> WordShare | None:
-        """What an image that is not known may be: a word is right about as often as its share says."""
+        """What an image that is not known may be: a word is right about as often as its share says, few under 10 %."""
         first = next(iter(self.negatives), None)
-        return first if first and first.share > FEW and not self.verdict.known else None
+        return first if first and first.share > 0.1 and not self.verdict.known else None
 
     def _words(self) -> str:
         """The verdict, what else the image may be, and how near it is to the names."""
