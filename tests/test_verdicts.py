@@ -18,10 +18,12 @@ KEYS = ["a", "b", "c", "d"]
 def verdicts() -> Verdicts:
     score = torch.tensor([3.0, 2.0, 1.0, math.nan])
     route = torch.tensor([1, 0, -1, 0], dtype=torch.int8)
-    label, baseline = torch.tensor([0, 1, 1, 1]), torch.full((4,), 0.5)
+    label, negative = torch.tensor([0, 1, 1, 1]), torch.tensor([0, -1, 1, 0])
+    baseline = torch.full((4,), 0.5)
     p_known, warming = torch.tensor([0.9, 0.4, 0.1, math.nan]), torch.tensor([True, False, False, False])
     threshold = torch.tensor([1.0, 1.0, 1.0, math.inf])
-    return Verdicts(("cat", "dog"), score, label, route, baseline, threshold, p_known, warming)
+    columns = score, label, route, baseline, negative, threshold, p_known, warming
+    return Verdicts(("cat", "dog"), ("lynx", "wolf"), *columns)
 
 
 def test_a_record_has_the_documented_fields_in_order(verdicts):
@@ -36,16 +38,18 @@ def test_a_record_has_the_documented_fields_in_order(verdicts):
         "threshold": 1.0,
         "p_known": pytest.approx(0.9),
         "warming": True,
+        "likely": None,
     }
     assert (second["verdict"], second["name"], second["nearest"]) == ("doubtful", "dog", "dog")
     assert (third["verdict"], third["name"], third["nearest"]) == ("unknown", None, "dog")
+    assert [one["likely"] for one in (first, second, third)] == [None, None, "wolf"]  # -1: the method has none
     assert (last["margin"], last["threshold"], last["p_known"]) == (None, None, None)
 
 
 def test_rows_columns_and_formats_hold_the_same_values(verdicts):
     rows = list(verdicts.records(KEYS))
     assert verdicts.columns(KEYS) == {field: [row[field] for row in rows] for field in FIELDS}
-    assert list(records(verdicts.structured(), verdicts.names, KEYS)) == rows
+    assert list(records(verdicts.structured(), verdicts.names, verdicts.negatives, KEYS)) == rows
 
 
 def test_a_verdict_has_the_numbers_of_its_record_and_a_reason(verdicts):
@@ -55,7 +59,7 @@ def test_a_verdict_has_the_numbers_of_its_record_and_a_reason(verdicts):
     assert [verdict.why for verdict in three] == [
         "known: cat, 1.5 above the threshold; known with a probability of 90 %, the threshold is young",
         "doubtful: dog, 0.5 above the threshold; known with a probability of 40 %",
-        "unknown: nearest to dog, but 0.5 below the threshold; known with a probability of 10 %",
+        "unknown, perhaps wolf: nearest to dog, but 0.5 below the threshold; known with a probability of 10 %",
     ]
     assert [(verdict.known, verdict.unknown) for verdict in three] == [(True, False), (False, False), (False, True)]
     assert not last.known

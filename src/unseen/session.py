@@ -129,7 +129,7 @@ class Session:
         is_due = output.score.shape[0] == self.until_look
         host = output.cpu()  # verdicts are for the host
         decisions, margins = rule.learn(before.threshold, host.margin)
-        verdicts = Verdicts(self.detector.labels.names, *host, *decisions)
+        verdicts = Verdicts.of(self.detector.labels, host, decisions)
         self._live = rule, Snapshot(state, margins, before.tally.after(verdicts))
         if is_due:
             self.look_at_told()
@@ -146,7 +146,7 @@ class Session:
         z, _ = self._features(z)
         rule, snapshot = self._live
         output = self.detector.score(snapshot.detector, z).cpu()
-        return Verdicts(self.detector.labels.names, *output, *rule.read(snapshot.threshold, output.margin))
+        return Verdicts.of(self.detector.labels, output, rule.read(snapshot.threshold, output.margin))
 
     def _features(self, value: Any) -> KeyedFeatures:
         z, keys = as_features(value, self.encoder, most_dims=3 if self.detector.parts else 2)
@@ -171,7 +171,7 @@ class Session:
         output = self.detector.score(snapshot.detector, z).cpu()
         before: Any = stream_of(since and since.threshold) or stream_of(rule.start())
         state = rule.judged_again(snapshot.threshold, before, output.margin)
-        verdicts = Verdicts(self.detector.labels.names, *output, *rule.read(state, output.margin))
+        verdicts = Verdicts.of(self.detector.labels, output, rule.read(state, output.margin))
         tally = since.tally if since else Tally.start()
         self._live = rule, snapshot._replace(threshold=state, tally=snapshot.tally.rejudged(tally, verdicts))
         self.reservoir = self.reservoir.rejudged(verdicts, int(tally.seen))

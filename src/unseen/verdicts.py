@@ -15,6 +15,8 @@ from torch import Tensor
 
 from unseen.detectors import DetectorOutput
 from unseen.errors import import_extra
+from unseen.labels import LabelSpace
+from unseen.threshold import Decisions
 
 VerdictArray = np.ndarray[tuple[int], np.dtype[np.void]]
 
@@ -26,13 +28,14 @@ VERDICT_DTYPE = np.dtype(
         ("p_known", "<f8"),
         ("threshold", "<f8"),
         ("label", "<i4"),
+        ("negative", "<i4"),
         ("route", "i1"),
         ("known", "?"),  # at or above the threshold: known or doubtful
         ("warming", "?"),
     ]
 )
 KNOWN, DOUBTFUL, UNKNOWN = VERDICTS = ("known", "doubtful", "unknown")
-FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "p_known", "warming")  # of one record
+FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "p_known", "warming", "likely")  # of one record
 
 
 class Verdict(NamedTuple):
@@ -49,6 +52,7 @@ class Verdict(NamedTuple):
     nearest: str  # the most likely known name, also of an unknown image
     threshold: float  # the margin from which an image is not called unknown
     warming: bool = False  # True while too few images have been seen for the threshold to be reliable
+    likely: str | None = None  # the nearest negative: what an image that is not known may be
 
     @property
     def known(self) -> bool:
@@ -64,16 +68,17 @@ class Verdict(NamedTuple):
     def why(self) -> str:
         """The reason in one sentence; `unseen.discover.explain` adds words, negatives and similar images.
 
-        >>> print(Verdict("unknown", None, -2.0, p_known=0.25, nearest="cat", threshold=0.4).why)
-        unknown: nearest to cat, but 2.4 below the threshold; known with a probability of 25 %
+        >>> print(Verdict("unknown", None, -2.0, p_known=0.25, nearest="cat", threshold=0.4, likely="lynx").why)
+        unknown, perhaps lynx: nearest to cat, but 2.4 below the threshold; known with a probability of 25 %
         """
         away = f"{abs(self.margin - self.threshold):.1f}"
         sure = f"known with a probability of {100 * self.p_known:.0f} %" + (
             ", the threshold is young" if self.warming else ""
         )
+        verdict = self.verdict if self.likely is None else f"{self.verdict}, perhaps {self.likely}"
         if self.unknown:
-            return f"unknown: nearest to {self.nearest}, but {away} below the threshold; {sure}"
-        return f"{self.verdict}: {self.name}, {away} above the threshold; {sure}"
+            return f"{verdict}: nearest to {self.nearest}, but {away} below the threshold; {sure}"
+        return f"{verdict}: {self.name}, {away} above the threshold; {sure}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,34 +92,42 @@ class Verdicts(Sequence[Verdict]):
     """
 
     names: tuple[str, ...]
+    negatives: tuple[str, ...]
     score: Float[Tensor, " T"]  # what the detector returned
     label: Int[Tensor, " T"]  # the index of the most likely known name
     route: Int8[Tensor, " T"]  # +1: taught the known side, -1: the unknown side, 0: nothing
     baseline: Float[Tensor, " T"]  # the score of an image related to no name
+    negative: Int[Tensor, " T"]  # the index of the nearest negative, -1 where the detector has none
     threshold: Float[Tensor, " T"]  # that each sample met
     p_known: Float[Tensor, " T"]  # the probability that it is known
     warming: Bool[Tensor, " T"]  # whether its threshold was not reliable yet
+
+    @classmethod
+    def of(cls, labels: LabelSpace, output: DetectorOutput, decisions: Decisions) -> Verdicts:
+        """What a rule decides on the output of a detector over a label space."""
+        return cls(labels.names, labels.negatives, *output, *decisions)
 
     @classmethod
     def joined(cls, parts: Sequence[Verdicts]) -> Verdicts:
         """Consecutive verdicts over the same names as one table."""
         if len(parts) == 1:
             return parts[0]
-        return cls(parts[0].names, *map(torch.cat, zip(*(part.tensors for part in parts), strict=True)))
+        columns = map(torch.cat, zip(*(part.tensors for part in parts), strict=True))
+        return cls(parts[0].names, parts[0].negatives, *columns)
 
     def select(self, rows: Int[Tensor, " n"]) -> Verdicts:
         """The verdicts on some samples."""
-        return Verdicts(self.names, *(column[rows] for column in self.tensors))
+        return Verdicts(self.names, self.negatives, *(column[rows] for column in self.tensors))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The columns, as the table is made of them."""
-        return self.score, self.label, self.route, self.baseline, self.threshold, self.p_known, self.warming
+        return *self.output, self.threshold, self.p_known, self.warming
 
     @property
     def output(self) -> DetectorOutput:
         """What the detector returned, without what was decided."""
-        return DetectorOutput(self.score, self.label, self.route, self.baseline)
+        return DetectorOutput(self.score, self.label, self.route, self.baseline, self.negative)
 
     @cached_property
     def margin(self) -> Float[Tensor, " T"]:
@@ -158,12 +171,11 @@ class Verdicts(Sequence[Verdict]):
     @cached_property
     def _rows(self) -> list[Verdict]:
         # once: a column per verdict would make reading them all quadratic
-        words, nearest = self.verdict, [self.names[label] for label in self.label.tolist()]
-        names = [None if word == UNKNOWN else name for name, word in zip(nearest, words, strict=True)]
+        words, names, nearest, likely = words_of(self.structured(), self.names, self.negatives)
         margin, p_known, threshold, warming = (
             column.tolist() for column in (self.margin, self.p_known, self.threshold, self.warming)
         )
-        return list(map(Verdict, words, names, margin, p_known, nearest, threshold, warming))
+        return list(map(Verdict, words, names, margin, p_known, nearest, threshold, warming, likely))
 
     def __repr__(self) -> str:
         return f"Verdicts({', '.join(f'{count} {word}' for word, count in self.counts.items())})"
@@ -191,7 +203,8 @@ class Verdicts(Sequence[Verdict]):
 
         NaN and infinity become None.
         """
-        found = columns(self.structured(), self.names, [None] * len(self) if keys is None else keys)
+        given = [None] * len(self) if keys is None else keys
+        found = columns(self.structured(), self.names, self.negatives, given)
         return {name: column for name, column in found.items() if keys is not None or name != "key"}
 
     def records(self, keys: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -202,7 +215,7 @@ class Verdicts(Sequence[Verdict]):
         >>> record["key"], record["verdict"], record["nearest"]
         ('a.jpg', 'known', 'bird')
         """
-        return records(self.structured(), self.names, keys)
+        return records(self.structured(), self.names, self.negatives, keys)
 
     def to_pandas(self, keys: Sequence[str] | None = None) -> Any:
         """A `pandas.DataFrame`, with a column `key` where keys are given.
@@ -214,18 +227,35 @@ class Verdicts(Sequence[Verdict]):
         return import_extra("pandas", "tables").DataFrame(self.columns(keys))
 
 
-def columns(table: VerdictArray, names: Sequence[str], keys: Sequence[str | None]) -> dict[str, list[Any]]:
-    """The columns of FIELDS for the numbers in `table`."""
+class VerdictWords(NamedTuple):
+    """What verdicts say in words, a column each."""
+
+    verdict: list[str]
+    name: list[str | None]
+    nearest: list[str]
+    likely: list[str | None]
+
+
+def words_of(table: VerdictArray, names: Sequence[str], negatives: Sequence[str]) -> VerdictWords:
+    """The words for the numbers in `table`: only what is unknown has no name, only what is known is nothing else."""
     words = verdict_words(table["known"], table["p_known"])
     nearest = [names[label] for label in table["label"].tolist()]
-    found: dict[str, list[Any]] = {
-        "key": list(keys),
-        "verdict": words,
-        "name": [None if word == UNKNOWN else name for name, word in zip(nearest, words, strict=True)],
-        "nearest": nearest,
-    }
+    name = [None if word == UNKNOWN else name for name, word in zip(nearest, words, strict=True)]
+    places = table["negative"].tolist()
+    likely = [
+        None if word == KNOWN or place < 0 else negatives[place] for place, word in zip(places, words, strict=True)
+    ]
+    return VerdictWords(words, name, nearest, likely)
+
+
+def columns(
+    table: VerdictArray, names: Sequence[str], negatives: Sequence[str], keys: Sequence[str | None]
+) -> dict[str, list[Any]]:
+    """The columns of FIELDS for the numbers in `table`."""
+    found: dict[str, list[Any]] = {"key": list(keys), **words_of(table, names, negatives)._asdict()}
     found |= {field: list(map(finite, table[field].tolist())) for field in ("margin", "threshold", "p_known")}
-    return found | {"warming": table["warming"].tolist()}
+    found["warming"] = table["warming"].tolist()
+    return {field: found[field] for field in FIELDS}
 
 
 def verdict_words(passes: np.ndarray[Any, Any], p_known: np.ndarray[Any, Any]) -> list[str]:
@@ -233,9 +263,12 @@ def verdict_words(passes: np.ndarray[Any, Any], p_known: np.ndarray[Any, Any]) -
     return np.where(passes, np.where(p_known < 0.5, DOUBTFUL, KNOWN), UNKNOWN).tolist()
 
 
-def records(table: VerdictArray, names: Sequence[str], keys: Sequence[str | None]) -> Iterator[dict[str, Any]]:
+def records(
+    table: VerdictArray, names: Sequence[str], negatives: Sequence[str], keys: Sequence[str | None]
+) -> Iterator[dict[str, Any]]:
     """Yield one dict of FIELDS for each row of `table`."""
-    return (dict(zip(FIELDS, row, strict=True)) for row in zip(*columns(table, names, keys).values(), strict=True))
+    found = columns(table, names, negatives, keys)
+    return (dict(zip(FIELDS, row, strict=True)) for row in zip(*found.values(), strict=True))
 
 
 def finite(number: float) -> float | None:

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from helpers import commands
 from unseen import Session, checkpoint, demo
-from unseen.errors import LabelError, StateError
+from unseen.errors import LabelError, SettingError, StateError
 from unseen.features import load_features
 
 WORDS = demo.vocabulary()
@@ -67,6 +67,9 @@ def test_group_promote_undo_rename_retire_and_dismiss(state, tmp_path):
     assert "http" not in page.replace("http-equiv", "")
     assert summary["summary"]["groups"] == len(groups) > 3
     ships = max(groups, key=lambda one: sum(key.startswith("ship/") for key in one["keys"]))
+    word = ships["suggestions"][0]["word"]
+    with pytest.raises(SettingError, match=f"got {ships['number']}; the images look like '{word}'"):
+        commands.run("promote", ships["number"], "--state", state)
     (record,) = run("promote", ships["number"], "ship", "--state", state)
     assert record["now_named"] > 0.7 * ships["size"]
     assert checkpoint.find_space(state).names[-1] == "ship"

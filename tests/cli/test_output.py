@@ -82,9 +82,9 @@ def test_csv_has_the_fields_of_json_as_text_and_reasons_go_to_stderr(capsys: pyt
         table.skipped("@c.png", "truncated file")
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [
-        "key,verdict,name,nearest,margin,threshold,p_known,warming",
-        "'=1+1.jpg,unknown,,cat,-2.0,0.4,0.12,False",  # text for a spreadsheet, not a formula
-        "'@c.png,skipped,,,,,,",
+        "key,verdict,name,nearest,margin,threshold,p_known,warming,likely",
+        "'=1+1.jpg,unknown,,cat,-2.0,0.4,0.12,False,",  # text for a spreadsheet, not a formula
+        "'@c.png,skipped,,,,,,,",
     ]
     assert "@c.png  skipped: truncated file" in printed.err
 

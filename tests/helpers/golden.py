@@ -35,7 +35,8 @@ def outputs(name: str, dtype: torch.dtype) -> dict[str, Tensor]:
         observed, _ = detector.observe(detector.start(), z)
         pure = detector.score(detector.start(), z[:50])
     kept = slice(None, None, 1 if detector.parts else EVERY)
-    return {field: column[kept] for field, column in observed._asdict().items()} | {"pure": pure.score}
+    stored = {field: column for field, column in observed._asdict().items() if field != "negative"}
+    return {field: column[kept] for field, column in stored.items()} | {"pure": pure.score}
 
 
 def golden_space() -> LabelSpace:

@@ -86,7 +86,10 @@ def test_the_company_of_a_name_says_which_sense_is_meant(names: list[str], kind:
         (["IKEA billy shelf"], {"bookshelf"}, {"shelf", "support"}),
         (["cappuccino with latte art"], {"espresso"}, {"cappuccino", "coffee"}),
         (["car", "automobile"], {"truck"}, {"sports car", "motorcar", "vehicle"}),
-        (["cats", "cat"], set(), {"house cat", "tabby"}),
+        (["cats", "cat"], {"lion"}, {"house cat", "tabby"}),
+        (["kiwi"], {"emu", "apple", "ivy"}, {"kiwi fruit", "kiwi vine"}),  # a bird, a fruit or a plant
+        (["mice"], {"rat"}, {"computer mouse"}),
+        (["screwdriver"], {"hammer"}, {"manhattan"}),  # a cocktail too, but who says so means the place
     ],
 )
 def test_families_have_the_relatives_that_people_expect(names: list[str], expected: set[str], never: set[str]) -> None:
@@ -100,6 +103,12 @@ def test_the_nearest_relatives_come_first_and_every_name_has_its_turn() -> None:
     relatives = Placed(("golden retriever", "espresso", "sports car")).relatives(6)
     assert [relative.name for relative in relatives] == ["golden retriever", "espresso", "sports car"] * 2
     assert relatives[0] == ("Labrador retriever", "golden retriever", "retriever")
+
+
+def test_the_likeliest_sense_of_a_name_has_most_relatives() -> None:
+    relatives = Placed(("crane",)).relatives(60)
+    birds = [relative.parent in ("wader", "aquatic bird") for relative in relatives]
+    assert birds == [place % 3 == 2 for place in range(60)]
 
 
 @settings(max_examples=40, deadline=None)

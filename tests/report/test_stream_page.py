@@ -83,8 +83,8 @@ def test_a_gallery_stays_small_and_keeps_both_ends() -> None:
         ("d.jpg", Verdict("doubtful", "cat", 2.0, 0.31, "cat", 0.4), "<b>cat?</b><span>p_known 31 %</span>"),
         (
             "c.jpg",
-            Verdict("unknown", None, -2.0, 0.25, "cat", 0.4),
-            "<b>near cat</b><span>p_known 25 %</span><span>-2.00 &lt; 0.40</span>",
+            Verdict("unknown", None, -2.0, 0.25, "cat", 0.4, likely="lynx"),
+            "<b>near cat</b><span>or: lynx</span><span>p_known 25 %</span><span>-2.00 &lt; 0.40</span>",
         ),
     ],
 )

@@ -53,7 +53,8 @@ def edit(
     check_choice("an edit", verb, VERBS)
     if len(given) != len(VERBS[verb]):
         wanted = " and ".join(VERBS[verb]) or "no word"
-        raise SettingError(f"expected {wanted} after {verb}, got {' '.join(given) or 'nothing'}; quote names of words")
+        remedy = _proposed(given[0], state) if verb == "promote" and len(given) == 1 else "quote names of words"
+        raise SettingError(f"expected {wanted} after {verb}, got {' '.join(given) or 'nothing'}; {remedy}")
     if verb == "undo" and state.name == sort.UNDO:
         removed, left = sort.take_back(state)
         found = {"removed": removed, "left": left}
@@ -63,6 +64,18 @@ def edit(
 
     done = edits.undo(state) if verb == "undo" else edits.apply(state, _change(verb, given, state))
     print_edit(done.record, as_json=as_json, state=state)
+
+
+def _proposed(group: str, state: Path) -> str:
+    """In words what a group may be called: the negatives that its images are most like."""
+    from unseen.cli import spaces
+    from unseen.discover import group as grouped
+
+    groups = {str(one.number): one for one in grouped(spaces.open_session(state)).groups}
+    if group not in groups:
+        return f"see: unseen group --state {state}"
+    words = ", ".join(f"{word.word!r} ({100 * word.share:.0f} %)" for word in groups[group].suggestions[:3])
+    return f"the images look like {words}"
 
 
 def _change(verb: str, words: Sequence[str], state: Path) -> Callable[[Session], Edited]:

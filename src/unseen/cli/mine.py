@@ -94,7 +94,7 @@ def _tree(space: LabelSpace) -> dict[str, dict[str, Any]]:
     tree: dict[str, dict[str, Any]] = {}
     near = nearest_names(space)
     for name in space.names:
-        path = placed.nouns.path(name)
+        path = placed.nouns.path(name, placed.found.get(name))
         tree[name] = {"path": path[:5], "nearest_name": near.get(name), "relatives": {}}
     for one in placed.relatives(len(negatives)):
         if one.word in negatives:

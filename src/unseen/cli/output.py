@@ -25,7 +25,8 @@ DONE, SKIPPED, MISUSE, STOPPED = 0, 1, 2, 130
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)  # words and progress: never mixed into piped data
 
-FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "p_known", "warming")  # as `unseen.verdicts`
+# as `unseen.verdicts` has them
+FIELDS = ("key", "verdict", "name", "nearest", "margin", "threshold", "p_known", "warming", "likely")
 REGION_FIELDS = (*FIELDS, "photo", "box", "detector", "detector_score", "agrees")  # of a part of a photo
 VERDICTS = ("known", "doubtful", "unknown")
 Record = Mapping[str, Any]  # one verdict, with the keys of FIELDS
@@ -259,8 +260,8 @@ def verdict_line(record: Record, columns: Widths = EIGHTY) -> str:
     name = _padded(f"{before}{name}{after}", columns.name)
     p_known = "?" if record["p_known"] is None else f"{100 * record['p_known']:.0f}"
     verdict = f"{record['verdict']:<8}  {name}  {p_known:>3} %"
-    if columns.likely and "likely" in record:  # what it may be
-        words = f"   or: {printable(record['likely'])}"
+    if columns.likely and (likely := record.get("likely")):  # what it may be
+        words = f"   or: {printable(likely)}"
         verdict += without_middle(words, columns.likely) if columns.is_cut else words
     if "detector" in record:  # what one said of a region
         score = "" if record["detector_score"] is None else f" {record['detector_score']:.2f}"

@@ -30,7 +30,6 @@ from unseen.encoders import Encoder
 from unseen.features import FeatureCache, Features, stream_images
 from unseen.images import Entry, Image
 from unseen.images.decode import jpeg_thumbnail
-from unseen.labels.nearest import likely_words
 from unseen.report import stream_page
 from unseen.snapshot import Snapshot
 from unseen.storage.files import check_unchanged, load_tensors, locked, save_tensors
@@ -192,7 +191,7 @@ class Run:
     def show(self, judged: Judged) -> None:
         """Print the verdicts on a step, and what was skipped, in order of arrival."""
         step, verdicts, _, jpegs = judged
-        records = iter(()) if verdicts is None else self._records(step, verdicts)
+        records = iter(()) if verdicts is None else verdicts.records(step.keys)
         if verdicts is not None:
             self.counts.update(verdicts.counts)
             if self.alarm:
@@ -214,14 +213,6 @@ class Run:
         if self.alarm_state.raised_at is not None and before.raised_at is None:
             words = f"more than {100 * alarm.allowed:g} % of the images are unknown"
             output.err.print(f"[bold red]alarm[/] at image {self.counts.total():,}: {words}")
-
-    def _records(self, step: Step, verdicts: Verdicts) -> Iterator[dict[str, Any]]:
-        """Yield the verdicts on a step; those that are not known say what the image may be."""
-        strange = (~verdicts.known).nonzero().flatten().tolist()
-        words = [] if step.z is None else likely_words(self.session.detector.labels, step.z[strange])
-        likely = dict(zip(strange, words, strict=False))  # none where there are no negatives
-        for row, record in enumerate(verdicts.records(step.keys)):
-            yield record | {"likely": likely[row]} if row in likely else record
 
     def save_when_due(self) -> None:
         """Save the state, unless saving would then have taken more than its share of the time since the last."""

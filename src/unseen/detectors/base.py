@@ -33,6 +33,7 @@ class DetectorOutput(NamedTuple):
     label: Int[Tensor, " T"]  # the most likely known name
     route: Int8[Tensor, " T"]  # +1: taught the known side, -1: taught the unknown side, 0: taught nothing
     baseline: Float[Tensor, " T"]  # the score of an image related to no name: 0 where scores are log-odds
+    negative: Int[Tensor, " T"]  # the nearest negative, what an unknown image may be; -1 where the method has none
 
     @property
     def margin(self) -> Float[Tensor, " T"]:
@@ -40,16 +41,18 @@ class DetectorOutput(NamedTuple):
         return self.score - self.baseline
 
     @classmethod
-    def of(cls, score: Tensor, label: Tensor, route: Tensor) -> DetectorOutput:
+    def of(cls, score: Tensor, label: Tensor, route: Tensor, negative: Tensor | None = None) -> DetectorOutput:
         """The output of a method whose scores are log-odds."""
-        return cls(score, label, route.to(torch.int8), torch.zeros_like(score))
+        negative = torch.full_like(label, -1) if negative is None else negative
+        return cls(score, label, route.to(torch.int8), torch.zeros_like(score), negative)
 
     @classmethod
-    def frozen(cls, score: Tensor, label: Tensor, baseline: Tensor | None = None) -> DetectorOutput:
+    def frozen(
+        cls, score: Tensor, label: Tensor, baseline: Tensor | None = None, negative: Tensor | None = None
+    ) -> DetectorOutput:
         """The output for samples that taught nothing."""
-        baseline = torch.zeros_like(score) if baseline is None else baseline
-        route = torch.zeros_like(label, dtype=torch.int8)
-        return cls(score, label, route, baseline)
+        found = cls.of(score, label, torch.zeros_like(label), negative)
+        return found if baseline is None else found._replace(baseline=baseline)
 
     @classmethod
     def joined(cls, parts: list[DetectorOutput]) -> DetectorOutput:

@@ -34,7 +34,8 @@ class NegLabel(FrozenSoftmax):
     def read(self, state: None, z: Float[Tensor, "T d"]) -> DetectorOutput:
         known = logits(z, self.labels.id_anchors, tau=self.tau)
         negative = logits(z, self.labels.ood_anchors, tau=self.tau)
-        return DetectorOutput.frozen(grouped_log_odds(energy(known), negative, self.members), known.argmax(dim=1))
+        score = grouped_log_odds(energy(known), negative, self.members)
+        return DetectorOutput.frozen(score, known.argmax(dim=1), negative=negative.argmax(dim=1))
 
     @cached_property
     def members(self) -> Int[Tensor, "G n"]:

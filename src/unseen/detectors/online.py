@@ -21,7 +21,7 @@ from unseen.detectors.base import Detector, DetectorOutput, above_zero, setting
 from unseen.detectors.state import OldPlaces, rows_by_old_place
 from unseen.errors import FeatureError
 from unseen.labels import LabelSpace
-from unseen.odds import TextLogits, energy, logit, logits, mcm, neglabel, text_logits, top
+from unseen.odds import TextLogits, logit, logits, mcm, neglabel, text_logits, top
 from unseen.scan import Anchors, TargetSource, is_on_gpu, read, run_both, scan, scan_many, shared_targets
 from unseen.scan.gate import decaying_steps, exact_near_bound, routes
 
@@ -69,7 +69,8 @@ class Online(PrototypeLearner[Banks]):
     def read(self, state: Banks, z: Float[Tensor, "T d"]) -> DetectorOutput:
         """Score a block with the banks as they are (Eq. 14)."""
         known = top(logits(z, state.id_bank, tau=self.tau))
-        return DetectorOutput.frozen(known.energy - energy(logits(z, state.ood_bank, tau=self.tau)), known.label)
+        negative = top(logits(z, state.ood_bank, tau=self.tau))
+        return DetectorOutput.frozen(known.energy - negative.energy, known.label, negative=negative.label)
 
     def learn(self, state: Banks, z: Float[Tensor, "T d"]) -> tuple[DetectorOutput, Banks]:
         """Learn from a block in order and score each sample after its own update (Algorithm 1)."""
@@ -98,7 +99,7 @@ class Online(PrototypeLearner[Banks]):
         )
         route = known.to(torch.int8) - unknown.to(torch.int8)
         return (
-            DetectorOutput.of(id_read.energy - ood_read.energy, id_read.label, route),
+            DetectorOutput.of(id_read.energy - ood_read.energy, id_read.label, route, ood_read.label),
             Banks(id_bank, ood_bank, id_seen, ood_seen),
         )
 
@@ -129,9 +130,10 @@ class Online(PrototypeLearner[Banks]):
         (id_run, known, id_seen), (ood_run, unknown, ood_seen) = sides
         id_scan, ood_scan = run_both(id_run, ood_run, z.device)
         score, route = id_scan.read.energy - ood_scan.read.energy, known.to(torch.int8) - unknown.to(torch.int8)
+        columns = score, id_scan.read.label, route, ood_scan.read.label
         return [
             (
-                DetectorOutput.of(score[i, :n], id_scan.read.label[i, :n], route[i, :n]),
+                DetectorOutput.of(*(column[i, :n] for column in columns)),
                 Banks(id_scan.bank[i], ood_scan.bank[i], id_seen[i], ood_seen[i]),
             )
             for i, n in enumerate(map(len, orders))

@@ -68,10 +68,9 @@ class Explanation:
         >>> verdict = Verdict("unknown", None, -2.0, 0.1, "cat", 1.0)
         >>> words = (WordShare("cat", 0.12),), (WordShare("lorry", 0.6),)
         >>> print(Explanation("a.jpg", verdict, *words, 0.2, -1.0, ()).sentence())
-        unknown: looks more like lorry (60 %) than like any of your names (best: cat, 12 %)
+        unknown, probably lorry (60 %): looks more like it than like any of your names (best: cat, 12 %)
         """
-        best, *_ = self.names
-        parts = [f"{self.verdict.verdict}: {self._words(best)}"]
+        parts = [self._words()]
         if self.similar:
             known = sum(image.known for image in self.similar)
             unknown = len(self.similar) - known
@@ -81,15 +80,25 @@ class Explanation:
             parts.append(though + (f"the most similar earlier image was {kind}" if len(self.similar) == 1 else were))
         return "; ".join(parts)
 
-    def _words(self, best: WordShare) -> str:
-        verdict, other = self.verdict, next(iter(self.negatives), None)
+    @property
+    def likely(self) -> WordShare | None:
+        """What an image that is not known may be: a word is right about as often as its share says, few under 10 %."""
+        first = next(iter(self.negatives), None)
+        return first if first and first.share > 0.1 and not self.verdict.known else None
+
+    def _words(self) -> str:
+        """The verdict, what else the image may be, and how near it is to the names."""
+        verdict, best, other = self.verdict, self.names[0], self.likely
+        called = verdict.verdict
+        if other:
+            called += f", {'probably' if other.share > 0.5 else 'perhaps'} {other.word} ({percent(other.share)})"
         if not verdict.unknown:
-            return f"looks like {verdict.name}, {verdict.margin - verdict.threshold:.1f} above the threshold"
-        if other and other.share > max(best.share, 0.1):  # less says little about an image
+            return f"{called}: looks like {verdict.name}, {verdict.margin - verdict.threshold:.1f} above the threshold"
+        if other and other.share > best.share:
             than = f"than like any of your names (best: {best.word}, {percent(best.share)})"
-            return f"looks more like {other.word} ({percent(other.share)}) {than}"
+            return f"{called}: looks more like it {than}"
         best_of = f"best: {best.word}, {percent(best.share)}; all together {percent(self.known_share)}"
-        return f"looks like none of your names ({best_of})"
+        return f"{called}: looks like none of your names ({best_of})"
 
     def lines(self) -> list[str]:
         """The reasons as lines of text."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from unseen.session import Session
 
-COLUMNS = ("verdict", "name", "nearest", "margin", "threshold", "p_known")
+COLUMNS = ("verdict", "name", "nearest", "margin", "threshold", "p_known", "likely")
 
 
 def judge_rows(

@@ -30,22 +30,6 @@ def nearest_negatives(space: LabelSpace, count: int = 3, *, part: slice = slice(
     }
 
 
-def likely_words(space: LabelSpace, z: Float[Tensor, "T *parts d"]) -> list[str]:
-    """For each image the negative that its vector is nearest to: what it may be, if it is none of the names.
-
-    Of vectors of an image and its parts, the first counts.
-
-    >>> import torch
-    >>> space = LabelSpace(("cat",), ("lynx", "lorry"), torch.eye(3)[:1], torch.eye(3)[1:])
-    >>> likely_words(space, torch.tensor([[0.6, 0.8, 0.0]]))
-    ['lynx']
-    """
-    if not space.negatives:
-        return []
-    whole = (z if z.ndim == 2 else z[:, 0]).to(space.ood_anchors)
-    return [space.negatives[row] for row in (whole @ space.ood_anchors.T).argmax(1).tolist()]
-
-
 def nearest_names(space: LabelSpace) -> dict[str, tuple[str, float]]:
     """For each known name the other known name closest to it; names that overlap cannot be told apart."""
     if len(space.names) < 2:

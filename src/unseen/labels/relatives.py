@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -9,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from unseen.vocabulary import canonical_spelling
-from unseen.vocabulary.nouns import SHOWN, WIDEST, Found, Hierarchy, Synset, hierarchy, is_called
+from unseen.vocabulary.nouns import SHOWN, WIDEST, Found, Hierarchy, Synset, hierarchy, is_called, is_part
 
 EVERYDAY = ("animal", "artifact", "food", "object", "plant")
 PEOPLE = (  # the lists of persons and bodies have hundreds of words that nobody wants to be called
@@ -64,13 +65,16 @@ class Placed:
     def same(self) -> Set[int]:
         """The places of what cannot be a negative: what names mean, what they are a kind of, and their kinds.
 
-        Of several senses those count that the name is the first word of: a frankfurter may be called a dog.
+        Of several senses those count whose first word is the name, or has it: a mouse may be a computer mouse, but a
+        dog is no frankfurter.
         """
         meant = {one.place for one in self.found.values()}
         exact = {name: one for name, one in self.found.items() if one.is_exact}
         kinds = {one.place for one in exact.values()}
         for name, one in exact.items():
-            kinds |= {place for place in one.senses if is_called(name, self.nouns.synsets[place].words[0])}
+            first = {place: self.nouns.synsets[place].words[0] for place in one.senses}
+            kinds |= {place for place, word in first.items() if is_called(name, word)}
+            meant |= {place for place, word in first.items() if is_part(name, word)}
         return self.nouns.above(meant | kinds) | self.nouns.below(kinds)
 
     @cached_property
@@ -95,18 +99,29 @@ class Placed:
         return tuple(chosen[:count])
 
     def _beside(self, name: str, found: Found) -> Iterator[Relative]:
-        """Yield what stands beside a name: the other kinds of its parents, the most used first, then of theirs."""
-        synsets, seen = self.nouns.synsets, set(self.same)
-        level = synsets[found.place].parents if found.is_exact else (found.place,)
+        """Yield what stands beside a name in any of its senses; the second one has half as much as the first, ..."""
+        seen = {*self.same, *found.senses}
+        turns = [self._beside_sense(name, place, seen, is_exact=found.is_exact) for place in found.senses]
+        for turn in itertools.count(1):
+            due = [rank for rank in range(1, len(turns) + 1) if turn % rank == 0]
+            fresh = [one for rank in due if (one := next(turns[rank - 1], None))]
+            yield from fresh
+            if len(due) == len(turns) and not fresh:
+                return
+
+    def _beside_sense(self, name: str, place: int, seen: set[int], *, is_exact: bool) -> Iterator[Relative]:
+        """Yield the other kinds of the parents of a sense, the most used first, then of theirs."""
+        synsets = self.nouns.synsets
+        level = synsets[place].parents if is_exact else (place,)
         while level:
             for parent in level:
                 if self.nouns.size(parent) > WIDEST:
                     return
                 kinds = self.nouns.below([parent])
-                fresh = [place for place in kinds - seen if _is_name(synsets[place])]
+                fresh = [place for place in kinds - seen if _is_name(synsets[place]) and self.nouns.is_meant(place)]
+                seen |= kinds
                 for place in sorted(fresh, key=lambda place: (-synsets[place].use, place)):
                     yield Relative(synsets[place].word, name, synsets[parent].word)
-                seen |= kinds
             level = tuple(up for parent in level for up in synsets[parent].parents)
 
     def everyday(self, count: int, *, besides: Iterable[str] = ()) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from unseen.keyed import KeyedStream, StreamJob, StreamResult, StreamRunner
+from unseen.labels import LabelSpace
 from unseen.scale.cluster import cpu_slots, task_results
 from unseen.verdicts import Verdicts
 
@@ -49,7 +50,7 @@ def on_ray(ray: Any, *, ahead: int = NUMBERS.ahead) -> StreamRunner:
         for _, results in task_results(ray, submit, groups, most=max(2, ahead * slots)):
             if isinstance(results, Exception):
                 raise results
-            yield from (_result(job.spec.labels.names, *part) for part in results)
+            yield from (_result(job.spec.labels, *part) for part in results)
 
     return run
 
@@ -80,6 +81,6 @@ def _run_stream(job: StreamJob, key: str, z: Any, before: bytes | None) -> Any:
     return key, [column.numpy() for column in result.verdicts.tensors], result.summary, result.state
 
 
-def _result(names: tuple[str, ...], key: str, arrays: Any, summary: Any, state: bytes) -> StreamResult:
-    verdicts = Verdicts(names, *(torch.from_numpy(array.copy()) for array in arrays))
+def _result(labels: LabelSpace, key: str, arrays: Any, summary: Any, state: bytes) -> StreamResult:
+    verdicts = Verdicts(labels.names, labels.negatives, *(torch.from_numpy(array.copy()) for array in arrays))
     return StreamResult(key, verdicts, summary, state)

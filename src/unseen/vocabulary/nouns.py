@@ -71,6 +71,10 @@ class Synset(NamedTuple):
         """How much its most used word is used."""
         return max(self.uses)
 
+    def use_of(self, word: str) -> int:
+        """How much a word is used for it; 0 where it is none of its words."""
+        return next((use for one, use in zip(self.words, self.uses, strict=True) if canonical_spelling(one) == word), 0)
+
     @property
     def word(self) -> str:
         """Its first word that is not ten times less used than another."""
@@ -80,9 +84,13 @@ class Synset(NamedTuple):
 class Found(NamedTuple):
     """Where a name stands among the nouns."""
 
-    place: int  # of the sense that is meant
-    senses: tuple[int, ...]  # places of all senses that a photo can show
+    senses: tuple[int, ...]  # places of all senses that a photo can show, likeliest first
     is_exact: bool  # a billy shelf is none of the nouns, but a kind of shelf
+
+    @property
+    def place(self) -> int:
+        """The place of the sense that is likeliest meant."""
+        return self.senses[0]
 
 
 class Synsets(Sequence[Synset]):
@@ -137,7 +145,7 @@ class Hierarchy:
         return self.find_all([name]).get(name)
 
     def find_all(self, names: Iterable[str]) -> dict[str, Found]:
-        """Where each name stands that is found: of several senses the one that has most to do with the other names."""
+        """Where each name stands that is found: of several senses first what has most to do with the other names."""
         found = {name: one for name in names if (one := self._found(name))}
         families = {place: self._families(place) for one in found.values() for place in one.senses}
         company = Counter(
@@ -148,10 +156,10 @@ class Hierarchy:
             rank, place = sense
             return sum(company[one] - 1 for one in families[place]), math.log(1 + self.size(place)) / rank
 
-        return {
-            name: one._replace(place=max(enumerate(one.senses, 1), key=weight)[1]) if len(one.senses) > 1 else one
-            for name, one in found.items()
-        }
+        def ranked(senses: Sequence[int]) -> tuple[int, ...]:
+            return tuple(place for _, place in sorted(enumerate(senses, 1), key=weight, reverse=True))
+
+        return {name: one._replace(senses=ranked(one.senses)) for name, one in found.items()}
 
     def _families(self, place: int) -> frozenset[int]:
         """What a place is a kind of, as far as its kinds are a family."""
@@ -171,7 +179,7 @@ class Hierarchy:
         for phrase, is_exact in _phrases(name):
             places = next((self.senses[one] for one in _singulars(phrase) if one in self.senses), [])
             if shown := self._shown(places):
-                return Found(shown[0], tuple(shown), is_exact)
+                return Found(tuple(shown), is_exact)
         return None
 
     def _shown(self, places: Sequence[int]) -> list[int]:
@@ -180,6 +188,12 @@ class Hierarchy:
             if shown := [p for p in places if self.synsets[p].kind in kinds and not self.synsets[p].is_instance]:
                 return shown
         return []
+
+    def is_meant(self, place: int) -> bool:
+        """Whether people who say the word of a place mean it: not if ten times as many mean another of its senses."""
+        word = canonical_spelling(self.synsets[place].word)
+        others = (self.synsets[one].use_of(word) for one in self.senses[word] if one != place)
+        return max(others, default=0) < self.synsets[place].use_of(word) + RARER
 
     def has(self, name: str) -> bool:
         """Whether a name is found, be it as a kind of something."""
@@ -202,9 +216,9 @@ class Hierarchy:
         """These places and those of everything that is a kind of them."""
         return _closure(places, lambda place: self.children.get(place, ()))
 
-    def path(self, name: str) -> tuple[str, ...]:
-        """A name, and what it is a kind of, up to the most general word."""
-        if (found := self.find(name)) is None:
+    def path(self, name: str, found: Found | None = None) -> tuple[str, ...]:
+        """A name, and what it is a kind of, up to the most general word; `found` is where it stands among others."""
+        if (found := found or self.find(name)) is None:
             return (name,)
         path = [found.place]
         while parents := self.synsets[path[-1]].parents:
@@ -248,6 +262,15 @@ def _singulars(phrase: str) -> Iterator[str]:
 def is_called(name: str, word: str) -> bool:
     """Whether a name is a word, or its plural."""
     return canonical_spelling(word) in _singulars(canonical_spelling(name))
+
+
+def is_part(name: str, word: str) -> bool:
+    """Whether a name, or what it is the plural of, is among the words of a longer one.
+
+    >>> is_part("mice", "computer mouse"), is_part("dog", "hotdog")
+    (True, False)
+    """
+    return any(f" {one} " in f" {canonical_spelling(word)} " for one in _singulars(canonical_spelling(name)))
 
 
 @cache

@@ -12,7 +12,7 @@ from unseen.verdicts import VERDICT_DTYPE
 def block(first: int, margins: np.ndarray, names: tuple[str, ...] = (), *, warming: bool = False) -> BatchVerdicts:
     table = np.zeros(len(margins), VERDICT_DTYPE)
     table["margin"], table["known"], table["warming"] = margins, margins > 0, warming
-    return BatchVerdicts(first, table, names)
+    return BatchVerdicts(first, table, names, ("wolf",))
 
 
 def after(*means: float, seen: int = 0, size: int = 8, count: int = 1000) -> History:

@@ -82,6 +82,7 @@ class PooledEvidence(Detector[PooledState]):
             self._best_names(nearest.known, known, fitted),
             torch.where(weight[1] >= weight[0], 1, -1).to(torch.int8),
             torch.full_like(score, self.baseline).to(block.z.dtype),
+            nearest.negative.name[:, 0],
         )
         return output, SampleRows(block.z, evidence, predicted, *claims(nearest, (known, negative), weight))
 
@@ -89,10 +90,9 @@ class PooledEvidence(Detector[PooledState]):
         self, state: PooledState, z: Float[Tensor, "T d"], nearest: NearestNames
     ) -> tuple[NameLogits, NameLogits]:
         """What image space adds to the logits of the nearest known and the nearest negative names."""
-        sums, fitted = state.sums, state.fitted
         return (
-            name_logits(z, nearest.known, sums.known, fitted.known, tau=self.tau),
-            name_logits(z, nearest.negative, sums.negative, fitted.negative, tau=self.tau),
+            name_logits(z, nearest.known, state.sums.known, state.fitted.known, tau=self.tau),
+            name_logits(z, nearest.negative, state.sums.negative, state.fitted.negative, tau=self.tau),
         )
 
     def _best_names(self, nearest: TopNames, image: NameLogits, fitted: Fitted) -> Int[Tensor, " T"]:

@@ -53,7 +53,7 @@ class VerdictRecord(BaseModel):
     threshold: float | None
     p_known: float | None = Field(description="Probability that the sample is known.")
     warming: bool
-    likely: str | None = Field(None, description="Where it is not known: the negative that the sample is nearest to.")
+    likely: str | None = Field(description="Where it is not known: the negative that the sample is nearest to.")
     seq: int | None = None
 
 

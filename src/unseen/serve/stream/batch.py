@@ -17,7 +17,6 @@ from torch import Tensor
 from unseen import LabelSpace
 from unseen.detectors.base import UNIT_TOLERANCE, unit
 from unseen.errors import FeatureError
-from unseen.labels.nearest import likely_words
 from unseen.verdicts import VerdictArray, Verdicts, records
 
 
@@ -43,17 +42,14 @@ class BatchVerdicts:
     first: int
     verdicts: VerdictArray
     names: Sequence[str]  # that the samples were judged by
-    likely: Sequence[str | None] = ()  # what each sample may be that is not known; () where nothing says so
+    negatives: Sequence[str]  # the same
     repeated: bool = False
     text: str = ""  # as JSON, where it is to be sent
 
     @classmethod
-    def of(cls, first: int, verdicts: Verdicts, z: Float[Tensor, "n d"], labels: LabelSpace) -> BatchVerdicts:
-        """What a session says of samples over a label space, numbered from `first`."""
-        strange = (~verdicts.known).nonzero().flatten()
-        words = dict(zip(strange.tolist(), likely_words(labels, z[strange]), strict=False))  # none without negatives
-        likely = [words.get(row) for row in range(len(verdicts))] if words else ()
-        return cls(first, verdicts.structured(), verdicts.names, likely)
+    def of(cls, first: int, verdicts: Verdicts) -> BatchVerdicts:
+        """What a session says of samples, numbered from `first`."""
+        return cls(first, verdicts.structured(), verdicts.names, verdicts.negatives)
 
     @property
     def after(self) -> int:
@@ -72,14 +68,11 @@ class BatchVerdicts:
     def between(self, start: int, stop: int | None) -> BatchVerdicts:
         """The verdicts in the places from `start` to before `stop`; what has no number gets none."""
         first = self.first + start if self.first >= 0 else -1
-        return replace(self, first=first, verdicts=self.verdicts[start:stop], likely=self.likely[start:stop])
+        return replace(self, first=first, verdicts=self.verdicts[start:stop])
 
     def rows(self, keys: Sequence[str | None] = ()) -> list[dict[str, Any]]:
         """Verdicts as the command line prints them; samples that were only scored have no number."""
-        rows = list(records(self.verdicts, self.names, keys or [None] * len(self.verdicts)))
-        for row, word in zip(rows, self.likely, strict=False):
-            if word is not None:
-                row["likely"] = word
+        rows = list(records(self.verdicts, self.names, self.negatives, keys or [None] * len(self.verdicts)))
         if self.first >= 0:
             for seq, row in enumerate(rows, self.first):
                 row["seq"] = seq

@@ -67,7 +67,7 @@ class Stream:
     def score(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
         """Verdicts for a block without learning anything."""
         z, session = joined(batches), self.readers
-        return split_by_batch(BatchVerdicts.of(-1, session.score(z), z, session.detector.labels), batches)
+        return split_by_batch(BatchVerdicts.of(-1, session.score(z)), batches)
 
     def observe(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts | Exception]:
         """Learn from a block, wait until it is on disk, then let readers see it and answer."""
@@ -194,7 +194,7 @@ class Stream:
         kept = self._answers.get(found.key)
         if kept is None:
             z = joined([batch])
-            kept = BatchVerdicts.of(found.first, self.writer.score(z), z, self.labels)
+            kept = BatchVerdicts.of(found.first, self.writer.score(z))
         return replace(kept, repeated=True)
 
     def _learn(self, batches: Sequence[SampleBatch]) -> list[BatchVerdicts]:
@@ -206,7 +206,7 @@ class Stream:
         before, entry = self.at, JournalEntry("observe", len(z), z.numpy().tobytes())
         appended = journal_.DISK.submit(self.append, entry, receipts)  # a disk takes as long as a sample
         try:
-            block = BatchVerdicts.of(first, self.writer.observe(z), z, self.labels)
+            block = BatchVerdicts.of(first, self.writer.observe(z))
             self.replay_seconds += time.perf_counter() - started
         except BaseException:
             if appended.exception() is None:  # what cannot be computed is taken back
@@ -271,7 +271,7 @@ class Stream:
             flat = torch.frombuffer(bytearray(entry.payload), dtype=self.labels.id_anchors.dtype)
             # cloned, because torch aligns its own memory, and norms and products round by alignment
             z = flat.view(entry.count, self.labels.dim).clone()
-            self._remember(BatchVerdicts.of(self.at.seq, self.writer.observe(z), z, self.labels), receipts)
+            self._remember(BatchVerdicts.of(self.at.seq, self.writer.observe(z)), receipts)
 
     def _compare_arithmetic(self) -> None:
         """Note what computes, and a fault where a replay could not give the bits that were learned."""
