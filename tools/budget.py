@@ -61,11 +61,11 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 12_046, 10_500),
-    Budget("serve", "lines", 3_473, 3_500),
+    Budget("unseen", "lines", 11_986, 11_700),
+    Budget("serve", "lines", 3_466, 3_500),
     Budget("unseen_bench", "lines", 5_643, 5_700),
-    Budget("tests", "lines", 14_420, 13_500),
-    Budget("benchmarks", "lines", 2_673, 2_200),
+    Budget("tests", "lines", 14_530, 13_500),
+    Budget("benchmarks", "lines", 2_711, 2_200),
     Budget("pooled", "lines", 445, 700),
     Budget("pooled", "files", 6, 8),
     Budget("threshold", "lines", 468, 600),

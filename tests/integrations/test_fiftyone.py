@@ -93,7 +93,7 @@ def test_the_operator_writes_verdicts_as_fields_and_leaves_the_state_alone(
     assert [one.verdict for one in fields[:-1]] == [one.verdict for one in expected]
     assert [one.label for one in fields[:-1]] == [one.name or "unknown" for one in expected]
     assert [one.p_known for one in fields[:-1]] == [one.p_known for one in expected]
-    assert {one.likely for one in fields[:-1]} <= {"word 1", "word 2", "word 3"}
+    assert {one.likely for one in fields[:-1]} <= {None, "word 1", "word 2", "word 3"}  # None where it is known
     assert view.columns["judged_margin"] == [*(one.margin for one in expected), None]
     assert [bool(reason) for reason in view.columns["judged_skipped"]] == [False] * 15 + [True]
     assert sum(counts.values()) == len(paths)

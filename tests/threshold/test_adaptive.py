@@ -170,8 +170,8 @@ def test_a_session_takes_the_units_from_the_detector_and_what_to_expect_from_the
     assert Session(PooledEvidence(labels), Fixed(1.0)).rule == Fixed(1.0)
     assert expecting.settings == NATS.settings  # a checkpoint need not agree on what follows from the names
     empty = torch.zeros(GRID.size, dtype=torch.float64)
-    found = fit_mixture(empty, empty, Told.none(), 0.95, known_mean=expecting.known_mean)
-    assert expecting.threshold_of(expecting.start()) == float(found.threshold)
+    fit = fit_mixture(empty, empty, Told.none(), 0.95, known_mean=expecting.known_mean)
+    assert expecting.threshold_of(expecting.start()) == float(fit.threshold)
 
 
 @pytest.mark.data

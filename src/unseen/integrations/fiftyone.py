@@ -15,7 +15,6 @@ from unseen.features.inputs import as_features
 from unseen.images import Image, read_entries
 from unseen.images.inputs import in_memory_entry
 from unseen.labels import LabelSpace
-from unseen.labels.nearest import likely_words
 from unseen.session import Session
 from unseen.verdicts import UNKNOWN, Verdict
 
@@ -54,29 +53,28 @@ def apply(samples: Any, session: Session, *, field: str = "unseen", learn: bool 
     """Judge every sample, and write `field` (a Classification), `field_margin`, `field_threshold`; count the verdicts.
 
     The label is the name, or "unknown"; `verdict` is known, doubtful or unknown, `p_known` the probability that it is
-    known, and `likely` the word that the image may be instead. All are judged at the end, by everything learned; with
-    `learn=False` the session stays as it is. A sample whose image cannot be read has the reason in `field_skipped`.
+    known, and `likely` the word that an image which is not known may be. All are judged at the end, by everything
+    learned; with `learn=False` the session stays as it is. A sample whose image cannot be read has the reason in
+    `field_skipped`.
     """
     make = import_extra("fiftyone", "fiftyone").Classification
     since, rows = session.snapshot, list(_rows(samples.values("filepath"), session, learn=learn))
     reasons = [None if isinstance(row, Tensor) else row for row in rows]
-    judged: list[tuple[Verdict, str | None] | None] = [None] * len(rows)
+    judged: list[Verdict | None] = [None] * len(rows)
     if vectors := [row for row in rows if isinstance(row, Tensor)]:
         z = torch.stack(vectors)
-        verdicts = session.rejudge(z, since=since) if learn else session.score(z)
-        words: list[Any] = likely_words(session.detector.labels, z) or [None] * len(z)  # none without negatives
-        found = iter(zip(verdicts, words, strict=True))
+        found = iter(session.rejudge(z, since=since) if learn else session.score(z))
         judged = [next(found) if reason is None else None for reason in reasons]
     labels = [
-        one and make(label=one[0].name or UNKNOWN, verdict=one[0].verdict, p_known=one[0].p_known, likely=one[1])
+        one and make(label=one.name or UNKNOWN, verdict=one.verdict, p_known=one.p_known, likely=one.likely)
         for one in judged
     ]
-    margins, thresholds = [one and one[0].margin for one in judged], [one and one[0].threshold for one in judged]
+    margins, thresholds = [one and one.margin for one in judged], [one and one.threshold for one in judged]
     columns: dict[str, list[Any]] = {"": labels, "_margin": margins, "_threshold": thresholds, "_skipped": reasons}
     for name, values in columns.items():
         if any(value is not None for value in values) or samples.has_field(field + name):
             samples.set_values(field + name, values, dynamic=True)
-    return Counter("skipped" if one is None else one[0].verdict for one in judged)
+    return Counter("skipped" if one is None else one.verdict for one in judged)
 
 
 def _rows(paths: Sequence[str], session: Session, *, learn: bool) -> Iterator[Tensor | str]:
