@@ -42,6 +42,7 @@ IRREGULAR = dict(
         "cacti:cactus",
     ]
 )
+UNHEARD = 43  # of use: a dog may be a sausage too, and a cat a drug, but hardly ever is; a mouse may be of a computer
 RARER = 10  # of use: WordNet's first word is the plain one, but it says cellular telephone
 ALIKE = 0.85  # share of letters in common from which a word may be a slip of the pen for another
 WIDEST = 3000  # kinds that an ancestor may have: an instrument has relatives, an artefact is just a thing
@@ -177,16 +178,19 @@ class Hierarchy:
 
     def _found(self, name: str) -> Found | None:
         for phrase, is_exact in _phrases(name):
-            places = next((self.senses[one] for one in _singulars(phrase) if one in self.senses), [])
-            if shown := self._shown(places):
+            word = next((one for one in _singulars(phrase) if one in self.senses), None)
+            if word and (shown := self._shown(word)):
                 return Found(tuple(shown), is_exact)
         return None
 
-    def _shown(self, places: Sequence[int]) -> list[int]:
-        """The senses that a photo can show, of the first lists that have any."""
+    def _shown(self, word: str) -> list[int]:
+        """The senses of a word that a photo can show, of the first lists that have any, but for those unheard of."""
         for kinds in SHOWN:
-            if shown := [p for p in places if self.synsets[p].kind in kinds and not self.synsets[p].is_instance]:
-                return shown
+            senses = ((place, self.synsets[place]) for place in self.senses[word])
+            uses = {p: one.use_of(word) for p, one in senses if one.kind in kinds and not one.is_instance}
+            if uses:
+                least = max(uses.values()) - UNHEARD
+                return [place for place, use in uses.items() if not use or use >= least]  # 0: nobody counted
         return []
 
     def is_meant(self, place: int) -> bool:
