@@ -79,7 +79,7 @@ def test_the_company_of_a_name_says_which_sense_is_meant(names: list[str], kind:
     [
         (["golden retriever"], {"Labrador retriever", "beagle", "Rottweiler"}, {"dog", "retriever", "hunting dog"}),
         (["dog", "golden retriever"], {"wolf", "fox"}, {"Labrador retriever", "beagle", "puppy dog", "canine"}),
-        (["dog", "cat"], {"wolf", "lion"}, {"knackwurst", "fire iron", "methamphetamine"}),  # senses hardly ever meant
+        (["dog", "cat"], {"wolf", "lion"}, {"knackwurst", "andiron"}),  # senses hardly ever meant
         (["robin", "blue jay"], {"nightingale", "magpie", "finch"}, {"bird", "jay", "thrush", "animal"}),
         (["pizza", "burrito"], {"taco", "sushi", "sandwich"}, {"dish", "pizza pie", "food"}),
         (["violin"], {"cello", "guitar", "piano"}, {"fiddle", "stringed instrument", "Stradavarius"}),
