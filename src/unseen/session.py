@@ -86,7 +86,7 @@ class Session:
         >>> from unseen import Session, demo
         >>> session = Session(demo.load().space)
         >>> [f"{100 * end:.0f} %" for end in session.recall_interval]  # before the first image
-        ['66 %', '100 %']
+        ['67 %', '100 %']
         """
         return self.rule.recall_interval(self.snapshot.threshold)
 

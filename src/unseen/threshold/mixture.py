@@ -40,13 +40,13 @@ class MixturePrior:
     known_deviation: float = 3.1
     known_deviation_images: float = 45.0  # that this deviation is worth
     unknown_mean: float = -3.1
-    unknown_mean_images: float = 11.0
+    unknown_mean_images: float = 8.0
     unknown_deviation: float = 1.2
     unknown_deviation_images: float = 2.0
     share_images: float = 7.0  # of each side, that the equal shares before the first image are worth
     most_images: float = 70.0  # that a stream of any length counts for: margins are no two normals, labels are sure
     outliers: float = 1e-3  # share of the images of a side that may lie anywhere
-    least_p_known: float = 0.2  # an image that is known with less is called unknown, whatever recall is wanted
+    least_p_known: float = 0.17  # an image that is known with less is called unknown, whatever recall is wanted
     recent: float = 512.0  # images after which one says e times less of the share of known images
     rounds: int = 25
     share_rounds: int = 10
