@@ -61,15 +61,15 @@ class Budget(NamedTuple):
 
 
 BUDGETS = (
-    Budget("unseen", "lines", 11_986, 11_700),
+    Budget("unseen", "lines", 11_990, 11_700),
     Budget("serve", "lines", 3_466, 3_500),
     Budget("unseen_bench", "lines", 5_643, 5_700),
-    Budget("tests", "lines", 14_530, 13_500),
+    Budget("tests", "lines", 14_531, 13_500),
     Budget("benchmarks", "lines", 2_711, 2_200),
     Budget("pooled", "lines", 445, 700),
     Budget("pooled", "files", 6, 8),
     Budget("threshold", "lines", 468, 600),
-    Budget("all", "constants", 165, 250),
+    Budget("all", "constants", 166, 250),
     Budget("all", "long files", 0, 0),
     Budget("all", "commands", 22, 22),
     Budget("all", "options", 129, 130),
