@@ -12,6 +12,7 @@ verdict counting one half on either side; kept and rejected count what is not, a
 
 from __future__ import annotations
 
+import filecmp
 import functools
 import json
 import random
@@ -204,7 +205,7 @@ def copied(photos: Mapping[Path, object], folder: Path) -> dict[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     links = {photo: folder / f"{number:04d}.jpg" for number, photo in enumerate(sorted(photos, key=shuffle_key))}
     for photo, link in links.items():
-        if not link.exists():
+        if not (link.exists() and filecmp.cmp(photo, link)):  # another draw may have left another photo
             shutil.copy2(photo, link)
     return links
 

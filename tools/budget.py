@@ -65,7 +65,7 @@ BUDGETS = (
     Budget("serve", "lines", 3_466, 3_500),
     Budget("unseen_bench", "lines", 5_643, 5_700),
     Budget("tests", "lines", 14_531, 13_500),
-    Budget("benchmarks", "lines", 2_711, 2_200),
+    Budget("benchmarks", "lines", 2_712, 2_200),
     Budget("pooled", "lines", 445, 700),
     Budget("pooled", "files", 6, 8),
     Budget("threshold", "lines", 468, 600),
